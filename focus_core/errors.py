@@ -1,0 +1,40 @@
+"""Errors that a person can act on: what is wrong, and what would work."""
+
+from __future__ import annotations
+
+
+class FocusError(Exception):
+    """Base of every error this package raises on purpose.
+
+    Args:
+        message: one sentence that says what is wrong, with the numbers.
+        hint: one sentence that says what would work; empty when nothing would.
+    """
+
+    def __init__(self, message: str, hint: str = "") -> None:
+        super().__init__(f"{message} {hint}".strip())
+        self.message = message
+        self.hint = hint
+
+
+class InvalidInput(FocusError, ValueError):
+    """An argument, a text or a file that cannot be used as given."""
+
+
+class Unsupported(FocusError):
+    """A model, a cache or a combination that a variant cannot serve faithfully."""
+
+
+class TooLarge(FocusError):
+    """A request that does not fit; the hint names the nearest one that does."""
+
+
+class NotAvailable(FocusError):
+    """Something that is not on this machine (a model, a package) and how to get it."""
+
+
+class Cancelled(FocusError):
+    """The work was stopped on request."""
+
+    def __init__(self, message: str = "Cancelled.", hint: str = "") -> None:
+        super().__init__(message, hint)

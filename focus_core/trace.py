@@ -1,0 +1,112 @@
+"""What one run recorded: arrays on the CPU with their provenance. Opens without a model, a GPU or torch."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+import zipfile
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from focus_core.errors import InvalidInput
+from focus_core.pattern import GroupPattern
+
+FORMAT = 1
+
+
+@dataclass(frozen=True)
+class Trace:
+    """One text through one model, dense and with a variant.
+
+    Arrays (those asked for; L layers, R routers, N tokens, Hq query heads, Hkv KV heads, D head dim):
+        ``query_bits``, ``key_bits`` (L, R, N) int64: group sets as served; absent when the variant has no groups.
+        ``nll``, ``dense_nll`` (N-1,) float32: -log p of token t+1 given its past, variant and dense.
+        ``queries.{layer}`` (Hq, N, D), ``keys.{layer}`` (Hkv, N, D) float16: rotated q and k of the DENSE pass.
+        ``kept_pairs`` (L, Hq) float32: kept over causal pairs.
+        ``mass_kept`` (L, Hq) float32: dense attention mass that the mask keeps, mean over sampled queries.
+        ``token_ids`` (N,) int32; ``byte_span`` (N, 2) int32; ``partial`` (N,) bool; ``word`` (N,) int32.
+
+    Attributes:
+        provenance: JSON values: model, revision, dtype, device, variant, config (of the variant), adapter, text_name,
+            text_hash, layers, heads, kv_heads, head_dim, scale, softcap, window, sinks, groups, native (list with each
+            layer's own sliding window or null), seconds, versions, time, sampled_queries, recorded (bool).
+        text: the text itself.
+        tokens: the token strings, as shown (N).
+        arrays: see above.
+    """
+
+    provenance: dict[str, Any]
+    text: str
+    tokens: list[str]
+    arrays: dict[str, np.ndarray] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    @property
+    def attention_layers(self) -> list[int]:
+        """Layers whose q and k were recorded."""
+        return sorted(int(k.split(".")[1]) for k in self.arrays if k.startswith("queries."))
+
+    def pattern(self, layer: int) -> GroupPattern:
+        """The pairs that the variant kept at this layer."""
+        p, n = self.provenance, len(self)
+        own = p["native"][layer]
+        if own is not None:
+            return GroupPattern.without_groups(1, n, n, p["heads"], own)
+        if "key_bits" not in self.arrays:
+            return GroupPattern.without_groups(1, n, n, p["heads"], p["window"], p["sinks"])
+        bits = self.arrays["query_bits"][layer][None], self.arrays["key_bits"][layer][None]
+        return GroupPattern(*bits, heads=p["heads"], window=p["window"], sinks=p["sinks"])
+
+    def dense_mass(self, layer: int, query: int, heads: list[int] | None = None) -> np.ndarray:
+        """(query + 1,) dense attention mass of one query, mean over ``heads`` (default all)."""
+        q, k = self.arrays[f"queries.{layer}"], self.arrays[f"keys.{layer}"]
+        share = q.shape[0] // k.shape[0]
+        own = self.provenance["native"][layer]
+        mass = np.zeros(query + 1)
+        heads = list(range(q.shape[0])) if heads is None else heads
+        for h in heads:
+            s = k[h // share, : query + 1].astype(np.float32) @ q[h, query].astype(np.float32) * self.provenance["scale"]
+            if cap := self.provenance["softcap"]:
+                s = cap * np.tanh(s / cap)
+            if own is not None:
+                s[: max(0, query + 1 - own)] = -np.inf
+            e = np.exp(s - s.max())
+            mass += e / e.sum()
+        return mass / len(heads)
+
+    def save(self, path: str | Path) -> Path:
+        """Write one ``.npz`` atomically (arrays, text and provenance); no pickle."""
+        path = Path(path)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        document = {"format": FORMAT, "provenance": self.provenance, "text": self.text, "tokens": self.tokens}
+        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-", suffix=".npz")
+        os.close(handle)
+        try:
+            np.savez_compressed(
+                temporary, document=np.frombuffer(json.dumps(document).encode(), np.uint8), **self.arrays
+            )
+            os.replace(temporary, path)
+        finally:
+            Path(temporary).unlink(missing_ok=True)
+        return path
+
+    @classmethod
+    def load(cls, path: str | Path) -> Trace:
+        """Read a Trace file; refuses anything that is not one."""
+        try:
+            with np.load(path, allow_pickle=False) as data:
+                document = json.loads(bytes(data["document"]))
+                arrays = {k: data[k] for k in data.files if k != "document"}
+        except FileNotFoundError:
+            raise InvalidInput(f"There is no Trace file at {path}.") from None
+        except (KeyError, ValueError, OSError, zipfile.BadZipFile) as error:
+            raise InvalidInput(f"{path} is not a Trace file ({error}).", "Use a file written by `trace`.") from None
+        if document.get("format") != FORMAT:
+            raise InvalidInput(f"{path} has Trace format {document.get('format')}, this version reads {FORMAT}.")
+        return cls(document["provenance"], document["text"], document["tokens"], arrays)

@@ -1,0 +1,35 @@
+"""Attention variants: one file each, found here by being in this folder."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+
+from focus_core.variants.base import (
+    VARIANTS,
+    AttentionCall,
+    Cost,
+    Prepared,
+    Shape,
+    Support,
+    Variant,
+    config_fields,
+    make,
+    option,
+)
+
+for _module in pkgutil.iter_modules(__path__):
+    importlib.import_module(f"{__name__}.{_module.name}")
+
+__all__ = [
+    "VARIANTS",
+    "AttentionCall",
+    "Cost",
+    "Prepared",
+    "Shape",
+    "Support",
+    "Variant",
+    "config_fields",
+    "make",
+    "option",
+]

@@ -1,0 +1,214 @@
+"""What every attention variant is: a frozen config with its attention, cost and pattern.
+
+Configs are read by the app's process, which must never import torch: variant modules import
+torch inside the methods that compute.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from focus_core.errors import InvalidInput
+
+if TYPE_CHECKING:
+    import torch
+
+    from focus_core.models.facts import ModelFacts
+    from focus_core.pattern import Pattern
+
+VARIANTS: dict[str, type[Variant]] = {}
+
+
+def option(
+    default: Any,
+    help: str,
+    *,
+    choices: tuple | None = None,
+    minimum: float | None = None,
+    maximum: float | None = None,
+) -> Any:
+    """A config field with its help text and the values it accepts."""
+    return field(default=default, metadata={"help": help, "choices": choices, "minimum": minimum, "maximum": maximum})
+
+
+@dataclass(frozen=True)
+class Support:
+    """Whether a variant can serve a model faithfully, and the reason when it cannot."""
+
+    ok: bool
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class Shape:
+    """The size of one attention call: whole-sequence prefill, or decode with ``queries`` new tokens."""
+
+    batch: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    length: int
+    queries: int | None = None
+    itemsize: int = 4
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Counted work of one attention call: operations, bytes moved at least once, cache bytes a token and layer."""
+
+    flops: float
+    bytes: float
+    kv_bytes_per_token: float
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """What a variant derives from the hidden state before attention runs.
+
+    ``cached`` (B, R, N, ...) is kept beside K/V, one entry a token; ``fresh`` is only for the new queries.
+    """
+
+    cached: torch.Tensor | None = None
+    fresh: Any = None
+
+
+@dataclass(frozen=True)
+class AttentionCall:
+    """One layer's attention, as the model asks for it.
+
+    Attributes:
+        query: (B, Hq, Nq, D), rotated already; queries are the last Nq of the Nk positions.
+        key, value: (B, Hkv, Nk, D), the cache included; GQA is not expanded.
+        hidden: (B, Nq, d), the input of the q/k/v projections for the new tokens.
+        layer: index of the layer in the model.
+        first_key: (B,) index of the first real token of a left-padded row; None when no row is padded.
+        scale: factor of the scores before softmax.
+        softcap: soft cap of the scores, applied before masking; None when the model has none.
+        sliding_window: the layer's own window (token itself included); such layers stay native.
+        cached: the variant's per-token state of all Nk keys (see Prepared); None when it has none.
+        fresh: the variant's state of the new queries (see Prepared).
+        adapter: the trained module that the variant was retrofitted with; None when it needs none.
+    """
+
+    query: torch.Tensor
+    key: torch.Tensor
+    value: torch.Tensor
+    hidden: torch.Tensor
+    layer: int
+    scale: float
+    first_key: torch.Tensor | None = None
+    softcap: float | None = None
+    sliding_window: int | None = None
+    cached: torch.Tensor | None = None
+    fresh: Any = None
+    adapter: Any = None
+
+
+@dataclass(frozen=True)
+class Variant:
+    """Base of all variants. A subclass with a ``name`` registers itself."""
+
+    name: ClassVar[str] = ""
+    summary: ClassVar[str] = ""
+    adapter_kind: ClassVar[str | None] = None
+    """Kind of adapter that the variant cannot run without; None when it needs none."""
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if cls.name:
+            VARIANTS[cls.name] = cls
+
+    def __post_init__(self) -> None:
+        """Check every field against its declared type, choices and range."""
+        for item in dataclasses.fields(self):
+            value, default, limits = getattr(self, item.name), item.default, item.metadata
+            if isinstance(default, bool):
+                ok = isinstance(value, bool)
+            elif isinstance(default, int):
+                ok = isinstance(value, int) and not isinstance(value, bool)
+            elif isinstance(default, float):
+                ok = isinstance(value, (int, float)) and not isinstance(value, bool)
+            else:
+                ok = isinstance(value, type(default))
+            if not ok:
+                raise InvalidInput(f"{self.name}.{item.name} must be {type(default).__name__}, not {value!r}.")
+            if limits.get("choices") and value not in limits["choices"]:
+                allowed = ", ".join(map(str, limits["choices"]))
+                raise InvalidInput(f"{self.name}.{item.name} is {value!r}.", f"It can be {allowed}.")
+            low, high = limits.get("minimum"), limits.get("maximum")
+            if (low is not None and value < low) or (high is not None and value > high):
+                span = f"at least {low}" if high is None else f"at most {high}" if low is None else f"{low} to {high}"
+                raise InvalidInput(f"{self.name}.{item.name} is {value}.", f"It can be {span}.")
+
+    @property
+    def served(self) -> bool:
+        """True when this is the function that decoding runs; soft and leaking forms are not served."""
+        return True
+
+    @property
+    def leaks(self) -> bool:
+        """True when an output can depend on later tokens."""
+        return False
+
+    def supports(self, facts: ModelFacts) -> Support:
+        """Say whether this variant can serve the model, with the reason when it cannot."""
+        return Support(True)
+
+    def prepare(
+        self, hidden: torch.Tensor, layer: int, positions: torch.Tensor, adapter: Any, first_key: torch.Tensor | None
+    ) -> Prepared:
+        """Derive per-token state from the hidden state (B, N, d) before attention runs.
+
+        ``positions`` (B, N) counts real tokens from 0; padded tokens hold negative numbers.
+        """
+        return Prepared()
+
+    def attend(self, call: AttentionCall) -> torch.Tensor:
+        """Attention output (B, Hq, Nq, Dv)."""
+        raise TypeError(f"{type(self).__name__} does not define attend")
+
+    def pattern(self, call: AttentionCall) -> Pattern:
+        """Which pairs this call keeps."""
+        raise TypeError(f"{type(self).__name__} does not define pattern")
+
+    def cost(self, shape: Shape) -> Cost:
+        """Counted work of one call of that shape, from the config alone."""
+        raise TypeError(f"{type(self).__name__} does not define cost")
+
+    def to_dict(self) -> dict[str, Any]:
+        """The config as plain values."""
+        return dataclasses.asdict(self)
+
+
+def config_fields(variant: type[Variant]) -> dict[str, dict[str, Any]]:
+    """Every field of a variant's config: ``{name: {default, help, choices, minimum, maximum}}``."""
+    return {f.name: {"default": f.default, **f.metadata} for f in dataclasses.fields(variant)}
+
+
+def make(name: str, settings: dict[str, Any] | None = None) -> Variant:
+    """Build a variant from its name and settings; strings are converted to each field's type."""
+    if name not in VARIANTS:
+        raise InvalidInput(f"There is no variant {name!r}.", f"It can be {', '.join(sorted(VARIANTS))}.")
+    cls = VARIANTS[name]
+    fields = {f.name: f for f in dataclasses.fields(cls)}
+    values = {}
+    for key, value in (settings or {}).items():
+        if key not in fields:
+            raise InvalidInput(
+                f"{name} has no setting {key!r}.", f"It has {', '.join(fields)}." if fields else "It has no settings."
+            )
+        values[key] = _convert(name, key, value, fields[key].default)
+    return cls(**values)
+
+
+def _convert(name: str, key: str, value: Any, default: Any) -> Any:
+    if not isinstance(value, str) or isinstance(default, str):
+        return value
+    try:
+        if isinstance(default, bool):
+            return {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}[value.lower()]
+        return type(default)(value)
+    except (KeyError, ValueError):
+        raise InvalidInput(f"{name}.{key} must be {type(default).__name__}, not {value!r}.") from None
