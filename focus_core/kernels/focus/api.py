@@ -1,0 +1,93 @@
+"""The public entry of Focus's attention: checks, then one of the backends."""
+
+from __future__ import annotations
+
+import torch
+
+from focus_core.errors import InvalidInput, NotAvailable
+from focus_core.kernels.checks import check_first_key, check_qkv, check_softcap, scale_of
+from focus_core.kernels.focus.chunked import focus_chunked
+from focus_core.kernels.focus.reference import focus_reference
+
+BACKENDS = ("auto", "reference", "chunked", "cpu", "triton", "flash")
+_KERNELS = {"reference": focus_reference, "chunked": focus_chunked}
+
+
+def focus_attention(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    query_bits: torch.Tensor,
+    key_bits: torch.Tensor,
+    *,
+    window: int,
+    sinks: int = 0,
+    first_key: torch.Tensor | None = None,
+    scale: float | None = None,
+    softcap: float | None = None,
+    backend: str = "auto",
+    return_lse: bool = False,
+):
+    """Attention over a window, a few first tokens, and the tokens that share a group.
+
+    Pair (i, j) is kept iff ``first_key <= j <= i`` and (``i - j < window`` or ``j - first_key < sinks`` or
+    ``query_bits[i] & key_bits[j] != 0``).
+
+    Args:
+        q: (B, Hq, Nq, D), the last Nq of the Nk positions (bottom-right causal).
+        k: (B, Hkv, Nk, D); Hq is a multiple of Hkv.
+        v: (B, Hkv, Nk, Dv).
+        query_bits: (B, R, Nq) int64 group sets, R = 1 (all heads share) or Hkv (one router a KV head).
+        key_bits: (B, R, Nk) int64 group sets.
+        window: keys nearest to the query that are always kept, itself included (1 keeps only itself).
+        sinks: first real keys that are always kept.
+        first_key: (B,) first real key of a left-padded row; None when no row is padded.
+        scale: factor of the scores; ``1 / sqrt(D)`` when None.
+        softcap: soft cap of the scores, before masking and the log-sum-exp; None for none.
+        backend: ``auto``, ``reference`` (the specification), ``chunked`` (masked, any device) or ``cpu`` (does only
+            the kept work).
+        return_lse: also return the natural-log log-sum-exp.
+
+    Returns:
+        (B, Hq, Nq, Dv), and with ``return_lse`` (B, Hq, Nq) in fp32 (fp64 for fp64). A padded query gives 0 and -inf.
+
+    Raises:
+        InvalidInput: for arguments that do not fit, shown as they are.
+        NotAvailable: for a backend that is not on this machine.
+    """
+    check_qkv(q, k, v)
+    check_first_key(first_key, q.shape[0])
+    check_softcap(softcap)
+    _check_groups(q, k, query_bits, key_bits, window, sinks)
+    if backend not in BACKENDS:
+        raise InvalidInput(f"There is no backend {backend!r}.", f"It can be {', '.join(BACKENDS)}.")
+    name = "chunked" if backend == "auto" else backend
+    if name not in _KERNELS:
+        raise NotAvailable(f"The {name} backend of focus_attention is not in this build.", "backend='auto' works.")
+    arguments = {"window": window, "sinks": sinks, "first_key": first_key, "scale": scale_of(q, scale)}
+    return _KERNELS[name](q, k, v, query_bits, key_bits, softcap=softcap, return_lse=return_lse, **arguments)
+
+
+def _check_groups(q, k, query_bits, key_bits, window: int, sinks: int) -> None:
+    batch, kv_heads = k.shape[:2]
+    shapes = (
+        f"query {tuple(q.shape)}, key {tuple(k.shape)}, query_bits {tuple(query_bits.shape)}, "
+        f"key_bits {tuple(key_bits.shape)}"
+    )
+    if query_bits.dtype != torch.int64 or key_bits.dtype != torch.int64:
+        raise InvalidInput(f"Group sets must be int64, not {query_bits.dtype} and {key_bits.dtype}.")
+    if query_bits.dim() != 3 or key_bits.dim() != 3:
+        raise InvalidInput(f"Group sets must be (batch, routers, tokens): {shapes}.")
+    routers = key_bits.shape[1]
+    if query_bits.shape != (batch, routers, q.shape[2]) or key_bits.shape != (batch, routers, k.shape[2]):
+        raise InvalidInput(f"Group sets do not fit query and key: {shapes}.")
+    if routers not in (1, kv_heads):
+        raise InvalidInput(
+            f"{routers} routers cannot serve {kv_heads} key heads: {shapes}.", "Use 1 or one a key head."
+        )
+    if not (query_bits.device == key_bits.device == q.device):
+        raise InvalidInput(f"Group sets are on {query_bits.device} and {key_bits.device}, query on {q.device}.")
+    if window < 1:
+        raise InvalidInput(f"window is {window}.", "It counts the token itself, so it is at least 1.")
+    if sinks < 0:
+        raise InvalidInput(f"sinks is {sinks}.", "It can be 0 or more.")
