@@ -1,0 +1,88 @@
+"""Keeping the groups equally used, by a bias that moves once an optimizer step, outside the forward pass.
+
+Inside the forward pass, gradient checkpointing would move it twice. The load that counts is the hard one, of real
+tokens: pads and sinks take no part. Loads are summed over processes and accumulation steps before the bias moves.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from focus_core.routing.router import Router
+from focus_core.routing.sets import members, top_groups
+
+METHODS = ("bias", "sinkhorn", "none")
+_SINKHORN_ITERATIONS = 10
+_SINKHORN_TEMPERATURE = 0.05
+_SINKHORN_MOMENTUM = 0.1
+_SINKHORN_TOKENS = 4096
+
+
+class LoadMeter:
+    """Recorder that counts how many real tokens each group holds, and keeps logits where Sinkhorn needs them.
+
+    Args:
+        router: the router whose layers are counted.
+        key_topk: groups a key joins when served.
+        sinks: first real keys of each row that are not counted.
+        keep_logits: keep a sample of each layer's key logits, for Sinkhorn duals.
+    """
+
+    def __init__(self, router: Router, key_topk: int, sinks: int, keep_logits: bool = False) -> None:
+        self.router, self.key_topk, self.sinks, self.keep_logits = router, key_topk, sinks, keep_logits
+        self.reset()
+
+    def reset(self) -> None:
+        """Start counting again."""
+        self.load = torch.zeros_like(self.router.bias)
+        self.logits: dict[int, torch.Tensor] = {}
+
+    @torch.no_grad()
+    def record(self, call, variant) -> None:
+        """Count one layer's call; native layers have no groups."""
+        if call.sliding_window is not None:
+            return
+        logits, _ = self.router.logits(call.layer, call.hidden)
+        first = call.first_key if call.first_key is not None else torch.zeros(len(logits), device=logits.device)
+        position = torch.arange(logits.shape[2], device=logits.device)[None] - first[:, None]
+        counted = (position >= self.sinks)[:, None, :, None]
+        chosen = members(top_groups(logits, self.key_topk), logits.shape[-1])
+        self.load[call.layer] += (chosen & counted).sum((0, 2))
+        if self.keep_logits:
+            flat = logits.masked_fill(~counted, -torch.inf).transpose(0, 1).flatten(1, 2)
+            step = max(1, flat.shape[1] // _SINKHORN_TOKENS)
+            self.logits[call.layer] = flat[:, ::step] - self.router.bias[call.layer][:, None]
+
+    def share(self) -> torch.Tensor:
+        """(L, R, K) share of each group's load over its fair one: 1 is balanced, K is collapse."""
+        total = self.load.sum(-1, keepdim=True)
+        return torch.where(total > 0, self.load * self.load.shape[-1] / total.clamp_min(1), torch.ones_like(self.load))
+
+
+@torch.no_grad()
+def move_bias(router: Router, meter: LoadMeter, step: float) -> None:
+    """Push overfull groups down and others up by ``step`` (sign of the hard-load error; loss-free balancing)."""
+    counted = meter.load.sum(-1, keepdim=True) > 0
+    router.bias.sub_(torch.where(counted, step * torch.sign(meter.share() - 1), torch.zeros_like(router.bias)))
+    _centre(router)
+
+
+@torch.no_grad()
+def move_duals(router: Router, meter: LoadMeter) -> None:
+    """Move the bias towards the Sinkhorn duals that would balance this batch's logits (notes: potentials, C1)."""
+    for layer, logits in meter.logits.items():
+        scaled = logits / _SINKHORN_TEMPERATURE
+        valid = torch.isfinite(scaled).all(-1, keepdim=True)
+        dual = router.bias[layer][:, None] / _SINKHORN_TEMPERATURE
+        target = torch.log(valid.sum(1, keepdim=True).float() / scaled.shape[-1])
+        for _ in range(_SINKHORN_ITERATIONS):
+            rows = torch.where(valid, (scaled + dual).log_softmax(-1) - dual, torch.full_like(scaled, -torch.inf))
+            dual = target - rows.logsumexp(1, keepdim=True)
+        wanted = dual[:, 0] * _SINKHORN_TEMPERATURE
+        router.bias[layer].lerp_(wanted - wanted.mean(-1, keepdim=True), _SINKHORN_MOMENTUM)
+    _centre(router)
+
+
+def _centre(router: Router) -> None:
+    """A constant on every group changes no choice; without it the bias cannot drift."""
+    router.bias.sub_(router.bias.mean(-1, keepdim=True))

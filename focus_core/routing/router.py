@@ -1,0 +1,158 @@
+"""The learned router: which groups a token belongs to, and which it looks for.
+
+Paper: "Focus" (arXiv 2604.03260), section 3; the forms ``shared`` and ``directed`` are causal, ``paper`` is not.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from focus_core.adapter import Adapter
+from focus_core.errors import InvalidInput
+from focus_core.routing.sets import MAX_GROUPS
+
+FORMS = ("directed", "shared", "paper")
+PAPER_TEMPERATURE = 0.1
+PAPER_ITERATIONS = 10
+_PAPER_SHARPNESS = 5.0
+
+
+@dataclass(frozen=True)
+class RouterConfig:
+    """Shape of a router.
+
+    Attributes:
+        layers: layers of the model (native layers have a router too; it is never called).
+        hidden_size: width of the hidden state that is routed.
+        groups: K, at most 64.
+        dim: d_g, width of the routing space.
+        routers: 1 (all heads of a layer share groups) or the model's KV heads (each has its own).
+        form: ``directed`` (queries have their own projection), ``shared`` (one projection), or ``paper``.
+        seed: of the initial weights.
+    """
+
+    layers: int
+    hidden_size: int
+    groups: int = 16
+    dim: int = 16
+    routers: int = 1
+    form: str = "directed"
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        """Check the ranges."""
+        if self.form not in FORMS:
+            raise InvalidInput(f"There is no router form {self.form!r}.", f"It can be {', '.join(FORMS)}.")
+        if not 1 <= self.groups <= MAX_GROUPS:
+            raise InvalidInput(f"{self.groups} groups cannot be served.", f"1 to {MAX_GROUPS} can.")
+        if min(self.layers, self.hidden_size, self.dim, self.routers) < 1:
+            raise InvalidInput(f"A router needs positive sizes, not {self}.")
+
+
+class Router(Adapter):
+    """Projection, centroids and balancing bias of every layer.
+
+    Attributes:
+        key_projection: (L, R, d, d_g).
+        query_projection: (L, R, d, d_g), a copy of the key projection at the start; None unless directed.
+        centroids: (L, R, K, d_g).
+        bias: (L, R, K) buffer that balancing moves; it is added to the logits of both sides.
+        sharpness: (L,) lambda of the paper's gate; None in other forms.
+    """
+
+    kind = "router"
+    config_class = RouterConfig
+
+    def __init__(self, config: RouterConfig) -> None:
+        super().__init__(config)
+        generator = torch.Generator().manual_seed(config.seed)
+        lead = (config.layers, config.routers)
+        projection = torch.randn(*lead, config.hidden_size, config.dim, generator=generator)
+        self.key_projection = nn.Parameter(projection * config.hidden_size**-0.5)
+        self.query_projection = nn.Parameter(self.key_projection.detach().clone()) if self.directed else None
+        self.centroids = nn.Parameter(torch.randn(*lead, config.groups, config.dim, generator=generator))
+        self.register_buffer("bias", torch.zeros(*lead, config.groups))
+        self.sharpness = nn.Parameter(torch.full((config.layers,), _PAPER_SHARPNESS)) if self.is_paper else None
+
+    @property
+    def directed(self) -> bool:
+        """Whether queries have their own projection."""
+        return self.config.form == "directed"
+
+    @property
+    def is_paper(self) -> bool:
+        """Whether this is the paper's own form, whose training assignment sees later tokens."""
+        return self.config.form == "paper"
+
+    def points(self, layer: int, hidden: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Key points, query points (B, R, N, d_g) and centroids (R, K, d_g) of the routing space, in fp32."""
+        with torch.autocast(hidden.device.type, enabled=False):
+            h = hidden.float()[:, None]
+            keys = h @ self.key_projection[layer].float()
+            queries = h @ self.query_projection[layer].float() if self.directed else keys
+            centroids = self.centroids[layer].float()
+            if not self.is_paper:
+                keys = F.normalize(keys, dim=-1)
+                queries = F.normalize(queries, dim=-1) if self.directed else keys
+                centroids = F.normalize(centroids, dim=-1)
+        return keys, queries, centroids
+
+    def logits(self, layer: int, hidden: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Key and query logits (B, R, N, K) in fp32, the balancing bias included.
+
+        A token's logits depend on that token alone, so routing is causal and does not change as text arrives.
+        """
+        keys, queries, centroids = self.points(layer, hidden)
+        bias = self.bias[layer][:, None].float()
+        key_logits = keys @ centroids.transpose(-1, -2) + bias
+        if not self.directed:
+            return key_logits, key_logits
+        return key_logits, queries @ centroids.transpose(-1, -2) + bias
+
+
+def soft_members(logits: torch.Tensor, k: int, temperature: float) -> torch.Tensor:
+    """Relaxed top-k membership (..., K) in [0, 1] that hardens to the served sets as the temperature falls.
+
+    k = 1 is the softmax. Above it, each group is compared with the midpoint of the k-th and the (k+1)-th logit.
+    """
+    groups = logits.shape[-1]
+    if k >= groups:
+        return torch.ones_like(logits)
+    if k == 1:
+        return torch.softmax(logits / temperature, -1)
+    top = logits.topk(k + 1, dim=-1).values
+    return torch.sigmoid((logits - top[..., k - 1 :].mean(-1, keepdim=True)) / temperature)
+
+
+def straight_through_members(logits: torch.Tensor, k: int, temperature: float) -> torch.Tensor:
+    """The served top-k membership, with the gradient of the relaxed one."""
+    soft = soft_members(logits, k, temperature)
+    chosen = logits.topk(min(k, logits.shape[-1]), dim=-1).indices
+    hard = torch.zeros_like(logits).scatter_(-1, chosen, 1.0)
+    return hard + soft - soft.detach()
+
+
+def sinkhorn_over_sequence(logits: torch.Tensor, first_key: torch.Tensor | None) -> torch.Tensor:
+    """The paper's assignment: Sinkhorn over the tokens of a sequence, rows last.
+
+    It LEAKS: the column sums make a token's groups depend on later tokens (measured in the leak probe).
+
+    Args:
+        logits: (B, R, N, K), divided by the temperature already.
+        first_key: (B,) first real token; pads take no part in the column sums.
+
+    Returns:
+        (B, R, N, K), each row summing to one.
+    """
+    q = logits.log_softmax(-1)
+    pad = torch.zeros(q.shape[0], 1, q.shape[2], 1, dtype=torch.bool, device=q.device)
+    if first_key is not None:
+        pad = (torch.arange(q.shape[2], device=q.device)[None] < first_key[:, None])[:, None, :, None]
+    for _ in range(PAPER_ITERATIONS):
+        q = q - q.masked_fill(pad, -torch.inf).logsumexp(2, keepdim=True)
+        q = q.log_softmax(-1)
+    return q.exp().masked_fill(pad, 0)

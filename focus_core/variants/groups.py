@@ -1,0 +1,103 @@
+"""What the grouped variants share: window, sinks, and far pairs kept where query and key share a group."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import comb
+from typing import TYPE_CHECKING
+
+from focus_core.errors import InvalidInput
+from focus_core.variants.base import AttentionCall, Cost, Shape, Variant, option
+
+if TYPE_CHECKING:
+    import torch
+
+    from focus_core.pattern import GroupPattern
+
+SET_BYTES = 8
+
+
+@dataclass(frozen=True)
+class GroupedVariant(Variant):
+    """Base of the variants whose ``prepare`` yields int64 sets: ``cached`` (B, R, N) of keys, ``fresh`` of queries."""
+
+    groups: int = option(16, "K, the number of groups far tokens are divided into.", minimum=1, maximum=64)
+    query_topk: int = option(1, "Groups a query looks into.", minimum=1, maximum=64)
+    key_topk: int = option(1, "Groups a key belongs to.", minimum=1, maximum=64)
+    window: int = option(128, "Nearest keys that every query sees, itself included.", minimum=1)
+    sinks: int = option(4, "First tokens that every query sees.", minimum=0)
+    backend: str = option(
+        "auto",
+        "What computes it; auto takes dense attention where that is faster.",
+        choices=("auto", "reference", "cpu"),
+    )
+
+    def __post_init__(self) -> None:
+        """Check the fields, and the memberships against the groups."""
+        super().__post_init__()
+        for name in ("query_topk", "key_topk"):
+            if getattr(self, name) > self.groups:
+                raise InvalidInput(
+                    f"{self.name}.{name} is {getattr(self, name)}, and there are {self.groups} groups.",
+                    f"It can be 1 to {self.groups}.",
+                )
+
+    def attend(self, call: AttentionCall) -> torch.Tensor:
+        """See Variant.attend."""
+        from focus_core.kernels.focus import focus_attention
+
+        return focus_attention(
+            call.query,
+            call.key,
+            call.value,
+            call.fresh,
+            call.cached,
+            window=self.window,
+            sinks=self.sinks,
+            first_key=call.first_key,
+            scale=call.scale,
+            softcap=call.softcap,
+            backend=self.backend,
+        )
+
+    def pattern(self, call: AttentionCall) -> GroupPattern:
+        """See Variant.pattern."""
+        from focus_core.pattern import GroupPattern
+
+        first = None if call.first_key is None else call.first_key.cpu().numpy()
+        bits = call.fresh.cpu().numpy(), call.cached.cpu().numpy()
+        return GroupPattern(*bits, call.query.shape[1], self.window, self.sinks, first)
+
+    def share_of_far_pairs(self) -> float:
+        """Chance that a query and a key share a group when both draw evenly."""
+        return 1 - comb(self.groups - self.query_topk, self.key_topk) / comb(self.groups, self.key_topk)
+
+    def cost(self, shape: Shape) -> Cost:
+        """See Variant.cost; far pairs are those of balanced groups."""
+        return pair_cost(shape, self.window, self.sinks, self.share_of_far_pairs(), SET_BYTES)
+
+
+def pair_cost(shape: Shape, window: int, sinks: int, far_share: float, state_bytes: int = 0) -> Cost:
+    """Cost of attention over window, sinks and a share of the far pairs."""
+    queries = shape.length if shape.queries is None else shape.queries
+    first = shape.length - queries
+    near = window + sinks
+    total = sum_to(shape.length) - sum_to(first)
+    # Query i has i + 1 causal keys, of which at most ``near`` are near.
+    kept_near = total if near >= shape.length else _capped_sum(first, shape.length, near)
+    pairs = kept_near + (total - kept_near) * far_share
+    kv = 2 * shape.kv_heads * shape.head_dim * shape.itemsize
+    moved = (
+        2 * queries * shape.heads * shape.head_dim * shape.itemsize + shape.length * (kv + state_bytes)
+    ) * shape.batch
+    return Cost(4 * pairs * shape.head_dim * shape.heads * shape.batch, moved, kv + state_bytes)
+
+
+def sum_to(n: int) -> int:
+    """1 + 2 + ... + n: the causal pairs of n tokens."""
+    return n * (n + 1) // 2
+
+
+def _capped_sum(first: int, last: int, cap: int) -> int:
+    below = min(max(cap, first), last)
+    return sum_to(below) - sum_to(first) + (last - below) * cap
