@@ -1,0 +1,1 @@
+"""Scripts that made what ships in ``data``; each can be run again."""
