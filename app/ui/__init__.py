@@ -1,0 +1,1 @@
+"""Shared parts of the pages: selection, controls, the token strip."""

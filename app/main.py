@@ -1,0 +1,42 @@
+"""Focus Lab: ``streamlit run app/main.py``."""
+
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+if str(ROOT) not in sys.path:
+    sys.path.insert(0, str(ROOT))
+
+import streamlit as st  # noqa: E402
+
+from app.ui import sidebar  # noqa: E402
+from app.ui.guard import guarded  # noqa: E402
+from app.ui.view import View, discover  # noqa: E402
+
+
+def main(start: str = "overview") -> None:
+    """Draw the navigation, the sidebar controls that the selected view needs, and the view.
+
+    Args:
+        start: key of the view that the bare address opens.
+    """
+    st.set_page_config(page_title="Focus Lab", page_icon=":material/filter_center_focus:", layout="wide")
+    sections: dict[str, list] = {}
+    for view in discover():
+        page = st.Page(
+            lambda view=view: guarded(lambda: _draw(view)),
+            title=view.title,
+            icon=view.icon,
+            url_path=view.key,
+            default=view.key == start,
+        )
+        sections.setdefault(view.section, []).append(page)
+    st.navigation(sections).run()
+
+
+def _draw(view: View) -> None:
+    view.render(sidebar.select(view))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,53 @@
+"""Errors as sentences: no view ever shows a traceback."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+import streamlit as st
+from streamlit.runtime.scriptrunner import RerunException, StopException
+
+from focus_core.errors import FocusError
+
+log = logging.getLogger("focus_lab")
+
+
+def show_error(message: str, hint: str = "") -> None:
+    """One error in the page: what happened, and what would work."""
+    st.error(f"**{_plain(message)}** {_plain(hint)}".strip(), icon=":material/error:")
+
+
+def guarded(draw: Callable[[], None]) -> None:
+    """Draw, and turn whatever goes wrong into a sentence with a way on."""
+    try:
+        draw()
+    except (RerunException, StopException):
+        raise
+    except FocusError as error:
+        show_error(error.message, error.hint)
+        _way_out()
+    except Exception as error:
+        log.exception("a page failed")
+        show_error(f"This page met a problem it did not expect ({type(error).__name__}).", "Nothing you made is lost.")
+        _way_out()
+
+
+def _way_out() -> None:
+    if st.button("Start again with the shipped example", icon=":material/restart_alt:", key="_guard_reset"):
+        reset()
+
+
+def reset() -> None:
+    """Back to the shipped model, text and settings."""
+    keep = {"_session"}
+    for key in [k for k in st.session_state if k not in keep]:
+        del st.session_state[key]
+    st.query_params.clear()
+    st.rerun()
+
+
+def _plain(text: str) -> str:
+    for mark in "\\`*_[]<>$~:#|":
+        text = text.replace(mark, "\\" + mark)
+    return text

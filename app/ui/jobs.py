@@ -1,0 +1,71 @@
+"""A job in the page: what it does, how far it is, how long it still takes, and a button that stops it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import streamlit as st
+
+from app.ui.guard import show_error
+
+POLL_SECONDS = 0.5
+
+
+def job_status(engine: Any, job_id: str | None, *, key: str, what: str, show_done: bool = False) -> Any:
+    """Draw one job's state and keep it up to date; the page reruns once when the job ends.
+
+    Args:
+        engine: the engine client.
+        job_id: the job; nothing is drawn for None or a job that is gone.
+        key: prefix of the widget keys, unique in the page.
+        what: what the job makes, as in "the live run".
+        show_done: also say when it is done.
+
+    Returns:
+        The job as it was when this was drawn, or None.
+    """
+    job = engine.get(job_id) if job_id else None
+    if job is None:
+        return None
+    if job.state in ("queued", "running"):
+        st.fragment(_watch, run_every=POLL_SECONDS)(engine, job_id, key, what)
+    elif job.state == "failed" and job.error:
+        show_error(f"{_first_up(what)} stopped: {job.error.message}", job.error.hint)
+    elif job.state == "cancelled":
+        kept = f" {len(job.partial)} partial results were kept." if job.partial else ""
+        st.info(f"{_first_up(what)} was cancelled.{kept}", icon=":material/cancel:")
+    elif show_done:
+        st.caption(f":material/check: {_first_up(what)} is done.")
+    return job
+
+
+def _watch(engine: Any, job_id: str, key: str, what: str) -> None:
+    job = engine.get(job_id)
+    if job is None or job.state not in ("queued", "running"):
+        st.rerun()
+    words, stop = st.columns([5, 1], vertical_alignment="center")
+    with words:
+        st.progress(min(max(job.fraction, 0.0), 1.0), sentence(job, what))
+    with stop:
+        if st.button("Stop", key=f"{key}_stop", icon=":material/stop_circle:", width="stretch"):
+            engine.cancel(job_id)
+            st.rerun()
+
+
+def sentence(job: Any, what: str) -> str:
+    """One line: queue position, or what it does and how long is left."""
+    if job.state == "queued":
+        ahead = job.position
+        return (
+            f"{_first_up(what)} waits: {ahead} {'run' if ahead == 1 else 'runs'} before it."
+            if ahead
+            else (f"{_first_up(what)} starts.")
+        )
+    left = job.seconds_left
+    tail = f" About {left:.0f} s left." if left is not None and left >= 1 else ""
+    message = (job.message or "working").rstrip(".")
+    return f"{_first_up(what)}: {message[:1].lower() + message[1:]}.{tail}"
+
+
+def _first_up(text: str) -> str:
+    return text[:1].upper() + text[1:]

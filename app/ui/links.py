@@ -1,0 +1,54 @@
+"""Links and limits: values in the address that do not exist are said, and a public server keeps to its list."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Iterable
+from typing import Any
+
+import streamlit as st
+
+ALLOWED = "FOCUS_LAB_MODELS"
+"""Environment variable: comma-separated model ids that a server bound to more than localhost may load."""
+
+_LOCAL = {"localhost", "127.0.0.1", "::1"}
+
+
+def check(key: str, options: Collection[Any], shown: Any, notices: list[str]) -> None:
+    """Note a value of the opening link that does not exist; Streamlit would drop it in silence.
+
+    Args:
+        key: the parameter, which is also the widget's key.
+        options: what exists.
+        shown: what is shown instead.
+        notices: where the sentence goes.
+    """
+    seen = st.session_state.setdefault("_checked", set())
+    if key in seen:
+        return
+    seen.add(key)
+    raw = st.query_params.get(key)
+    if raw is not None and raw not in {str(option) for option in options}:
+        notices.append(f"In the link, {key} {raw[:60]} does not exist; showing {shown}.")
+
+
+def keep_notices(new: Iterable[str]) -> tuple[str, ...]:
+    """Notices stay for the session's next runs until they are dismissed."""
+    kept = st.session_state.setdefault("_notices", [])
+    kept.extend(notice for notice in new if notice not in kept)
+    return tuple(kept)
+
+
+def dismiss_notices() -> None:
+    """Forget what was said about the opening link."""
+    st.session_state["_notices"] = []
+
+
+def refused(model: str) -> str:
+    """Why a free model id or path may not be used on this server; empty when it may."""
+    allowed = [name.strip() for name in os.environ.get(ALLOWED, "").split(",") if name.strip()]
+    address = st.get_option("server.address")
+    if model in allowed or (not allowed and address in _LOCAL):
+        return ""
+    can = f"It can load {', '.join(allowed)}." if allowed else "It loads the listed models only."
+    return f"This server is open to others and does not load {model[:80]}. {can}"

@@ -1,0 +1,130 @@
+"""Which Trace answers the selection: a finished run, a shipped recording, or the last one shown."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import streamlit as st
+
+from app.ui.view import TextChoice
+from focus_core.errors import FocusError
+from focus_core.trace import Trace
+
+TRACES_FOLDER = "traces"
+_SAME = ("model", "text_name", "variant", "config", "adapter")
+
+
+@dataclass(frozen=True)
+class Source:
+    """A Trace and where it comes from.
+
+    Attributes:
+        trace: what to draw.
+        kind: ``live`` (run here), ``recorded`` (shipped).
+        current: False when the selection has changed and has not been run.
+        path: the file.
+        recorded: the shipped Trace that a live one replaces, to hold them against each other; else None.
+    """
+
+    trace: Trace
+    kind: str
+    current: bool
+    path: str
+    recorded: Trace | None = None
+
+
+@st.cache_resource(max_entries=4, show_spinner=False)
+def load_trace(path: str, modified: float) -> Trace:
+    """Read a Trace once a server; treated as read-only."""
+    return Trace.load(path)
+
+
+def _load(path: str | Path) -> Trace:
+    return load_trace(str(path), Path(path).stat().st_mtime)
+
+
+@st.cache_resource(max_entries=8, show_spinner=False)
+def _shipped(folder: str, modified: float) -> list[tuple[str, dict[str, Any]]]:
+    found = []
+    for path in sorted(Path(folder).glob("*.npz")):
+        with np.load(path, allow_pickle=False) as data:
+            found.append((str(path), json.loads(bytes(data["document"]))["provenance"]))
+    return found
+
+
+def shipped() -> list[tuple[str, dict[str, Any]]]:
+    """(path, provenance) of every shipped Trace; only the small documents are read."""
+    from focus_core.assets import DATA
+
+    folder = DATA / TRACES_FOLDER
+    return _shipped(str(folder), folder.stat().st_mtime) if folder.is_dir() else []
+
+
+def matches(provenance: dict[str, Any], request: dict[str, Any]) -> bool:
+    """Whether a Trace's provenance answers a ``trace`` request about a shipped text."""
+    if not request["text_name"]:
+        return False
+    config = provenance.get("config") or {}
+    return all(provenance.get(k) == request[k] for k in _SAME if k != "config") and all(
+        config.get(k) == v for k, v in request["config"].items()
+    )
+
+
+def find(engine: Any, request: dict[str, Any]) -> Source | None:
+    """The best Trace for a request, remembering the last one shown in this session."""
+    recorded = next((path for path, p in shipped() if matches(p, request)), None)
+    path, kind = _finished(engine, request), "live"
+    if path is None and recorded:
+        path, kind = recorded, "recorded"
+    if path is not None:
+        try:
+            trace = _load(path)
+        except (FocusError, OSError):
+            trace = None
+        if trace is not None:
+            st.session_state["_last"] = (str(path), kind)
+            against = _load(recorded) if recorded and kind == "live" else None
+            return Source(trace, kind, True, str(path), against)
+    last = st.session_state.get("_last")
+    if last is None:
+        first = next((path for path, p in shipped() if p.get("model") == request["model"]), None)
+        first = first or next((path for path, _ in shipped()), None)
+        last = (first, "recorded") if first else None
+    if last is None or not Path(last[0]).exists():
+        return None
+    return Source(_load(last[0]), last[1], False, last[0])
+
+
+def _finished(engine: Any, request: dict[str, Any]) -> str | None:
+    """Path of the Trace of this session's finished run of this request."""
+    runs: dict[str, str] = st.session_state.setdefault("_runs", {})
+    job_id = runs.get(fingerprint(request))
+    job = engine.get(job_id) if job_id else None
+    if job is None or job.state != "done" or not job.result:
+        return None
+    path = job.result.get("trace")
+    return path if path and Path(path).exists() else None
+
+
+def fingerprint(request: dict[str, Any]) -> str:
+    """A request as one key."""
+    return json.dumps(request, sort_keys=True, ensure_ascii=False)
+
+
+def remember(request: dict[str, Any], job_id: str) -> None:
+    """Note that this session asked for a request under this job."""
+    st.session_state.setdefault("_runs", {})[fingerprint(request)] = job_id
+
+
+def asked(request: dict[str, Any]) -> str | None:
+    """The job under which this session asked for a request."""
+    return st.session_state.get("_runs", {}).get(fingerprint(request))
+
+
+def own_text(text: str) -> TextChoice:
+    """The user's own text, never named in a link."""
+    return TextChoice(None, "Your text", text)

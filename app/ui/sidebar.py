@@ -1,0 +1,123 @@
+"""The shared sidebar: shows only the controls that the view needs and gives back what they select."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import streamlit as st
+
+from app.ui import links, selection, settings, texts
+from app.ui.engine import get_engine, session_id
+from app.ui.view import Page, View
+
+OTHER_MODEL = "another"
+
+
+def select(view: View) -> Page:
+    """Draw the controls that ``view.needs`` names and build its Page; what is not shown keeps its last value."""
+    engine = get_engine()
+    notices: list[str] = []
+    with st.sidebar:
+        model = _model(notices) if "model" in view.needs else st.session_state.get("_model", _default_model())
+        text = texts.choose(notices) if "text" in view.needs else None
+        variant, config, adapter = "focus", {}, None
+        if "variant" in view.needs:
+            variant, config, adapter = settings.choose(model, notices)
+        page = Page(engine, session_id(), model, text, variant, config, adapter)
+        source = selection.find(engine, page.request()) if {"text", "variant"} <= set(view.needs) else None
+        facts = shape_of(engine, model, source)
+        layer = _layer(facts, source, notices) if "layer" in view.needs else 0
+        head = _head(facts, notices) if "head" in view.needs else None
+    return Page(
+        engine, page.session, model, text, variant, config, adapter, layer, head, source, links.keep_notices(notices)
+    )
+
+
+def _default_model() -> str:
+    from focus_core.models.catalog import DEFAULT
+
+    return DEFAULT
+
+
+def _model(notices: list[str]) -> str:
+    from focus_core.models.catalog import list_models
+
+    entries = {entry.name: entry for entry in list_models()}
+    options = [*entries, OTHER_MODEL]
+    links.check("model", options, _default_model(), notices)
+    choice = st.selectbox(
+        "Model",
+        options,
+        index=options.index(_default_model()),
+        format_func=lambda name: entries[name].title if name in entries else "Another model …",
+        key="model",
+        bind="query-params",
+        help="Any causal language model of Hugging Face's transformers. The first one is on this machine.",
+    )
+    model = choice
+    if choice == OTHER_MODEL:
+        model = st.text_input(
+            "Hugging Face id, folder or .gguf file",
+            placeholder="HuggingFaceTB/SmolLM2-360M",
+            key="model_id",
+            persist_state="session",
+        ).strip()
+        if not model:
+            st.caption("Until you name one, the shipped model is used.")
+            model = _default_model()
+        elif reason := links.refused(model):
+            st.warning(reason)
+            model = _default_model()
+    elif entries[choice].note:
+        st.caption(entries[choice].note)
+    st.session_state["_model"] = model
+    return model
+
+
+def shape_of(engine: Any, model: str, source: selection.Source | None) -> dict[str, Any] | None:
+    """``layers``, ``heads`` and ``kv_heads`` of a model, from a Trace of it or from its preparation; else None."""
+    if source and source.trace.provenance.get("model") == model:
+        return source.trace.provenance
+    for _, provenance in selection.shipped():
+        if provenance.get("model") == model:
+            return provenance
+    job_id = st.session_state.get("_prepare", {}).get(model)
+    job = engine.get(job_id) if job_id else None
+    return (job.result or {}).get("facts") if job and job.state == "done" else None
+
+
+def _layer(facts: dict[str, Any] | None, source: selection.Source | None, notices: list[str]) -> int:
+    if facts is None:
+        st.slider("Layer", 0, 1, 0, disabled=True, help="The model's layers are known after it has loaded.")
+        return 0
+    layers = int(facts["layers"])
+    recorded = source.trace.attention_layers if source else []
+    default = recorded[len(recorded) // 2] if recorded else layers // 2
+    default = min(default, layers - 1)
+    if layers == 1:
+        return 0
+    links.check("layer", range(layers), default, notices)
+    return st.slider(
+        "Layer",
+        0,
+        layers - 1,
+        default,
+        key="layer",
+        bind="query-params",
+        help="Groups are learned for each layer: look how they change from the first to the last.",
+    )
+
+
+def _head(facts: dict[str, Any] | None, notices: list[str]) -> int | None:
+    heads = int(facts["heads"]) if facts else 1
+    options = ["all", *map(str, range(heads))]
+    links.check("head", options, "all", notices)
+    choice = st.selectbox(
+        "Attention head",
+        options,
+        format_func=lambda h: "All heads (mean)" if h == "all" else f"Head {h}",
+        key="head",
+        bind="query-params",
+        help="Whose dense attention is compared with what is kept.",
+    )
+    return None if choice in (None, "all") else int(choice)

@@ -1,0 +1,63 @@
+"""The text control: shipped passages, paste, upload."""
+
+from __future__ import annotations
+
+import streamlit as st
+
+from app.ui import links
+from app.ui.view import TextChoice
+from focus_core import assets
+from focus_core.errors import FocusError
+
+OWN = "own"
+MAX_TOKENS = 8192
+"""Longest shipped text in the menu; longer ones are for the command line."""
+MAX_BYTES = 400_000
+
+
+def names() -> list[str]:
+    """Shipped texts short enough to show, passages first."""
+    return [n["name"] for n in assets.catalog()["texts"] if (n.get("tokens") or 0) <= MAX_TOKENS]
+
+
+def choose(notices: list[str]) -> TextChoice | None:
+    """Draw the text controls; None while the user has not given a text of their own."""
+    options = [*names(), OWN]
+    links.check("text", options, options[0], notices)
+    titles = {entry["name"]: entry["title"] for entry in assets.catalog()["texts"]}
+    choice = st.selectbox(
+        "Text",
+        options,
+        format_func=lambda name: titles.get(name, "Your own text …"),
+        key="text",
+        bind="query-params",
+        help="Shipped passages have at least 1,024 tokens, so that there is something beyond the window.",
+    )
+    if choice != OWN:
+        text = assets.load_text(choice)
+        return TextChoice(text.name, text.title, text.text)
+    return _own()
+
+
+def _own() -> TextChoice | None:
+    pasted = st.text_area(
+        "Paste a text",
+        height=140,
+        key="own_text",
+        persist_state="session",
+        placeholder="A few paragraphs: 1,000 tokens or more show the most.",
+        help="It stays in this browser session and on this machine; it never becomes part of a link.",
+    )
+    upload = st.file_uploader("or choose a text file", key="own_file", help="Plain text in UTF-8.")
+    try:
+        if upload is not None:
+            return TextChoice(
+                None, upload.name, assets.decode_text(upload.getvalue(), upload.name, max_bytes=MAX_BYTES)
+            )
+        if pasted and pasted.strip():
+            return TextChoice(
+                None, "Your text", assets.decode_text(pasted.encode("utf-8", "replace"), max_bytes=MAX_BYTES)
+            )
+    except FocusError as error:
+        st.error(f"{error.message} {error.hint}")
+    return None

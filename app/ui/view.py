@@ -1,0 +1,108 @@
+"""What a page is, and what it is given: a view declares the controls it needs and draws from a Page."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import app.views
+
+if TYPE_CHECKING:
+    from app.ui.selection import Source
+    from focus_core.trace import Trace
+
+SECTIONS = ("Start", "See", "Methods", "Decide")
+NEEDS = ("model", "text", "variant", "layer", "head")
+
+
+@dataclass(frozen=True)
+class View:
+    """One page. Every module in ``app/views`` defines one as ``VIEW``; there is no second list.
+
+    Attributes:
+        key: the page's address (``/compare``) and prefix of its widget keys.
+        title: its name in the navigation, one or two words.
+        section: one of ``SECTIONS``.
+        icon: a Material symbol (``:material/compare:``).
+        needs: which shared sidebar controls it uses, of ``NEEDS``.
+        render: draws it.
+        order: place within its section; the first view of all is where the app starts.
+    """
+
+    key: str
+    title: str
+    section: str
+    icon: str
+    needs: tuple[str, ...]
+    render: Callable[[Page], None]
+    order: int = 50
+
+
+@dataclass(frozen=True)
+class TextChoice:
+    """The text that is selected: a shipped passage (``name`` set) or the user's own (``name`` None)."""
+
+    name: str | None
+    title: str
+    text: str
+
+
+@dataclass(frozen=True)
+class Page:
+    """Everything a view may draw from: the engine and what the sidebar selected.
+
+    Attributes:
+        engine: the engine client (``submit``, ``get``, ``cancel``, ``estimate``, ``status``).
+        session: this browser session's id, for ``engine.submit(session=...)``.
+        model: catalog name, Hugging Face id or folder.
+        text: the selected text; None when the view needs none or none is given yet.
+        variant: name of the selected variant.
+        config: its settings, as plain values.
+        adapter: name of the shipped adapter or path that the variant runs with; None when it needs none.
+        layer: shown layer.
+        head: shown query head; None is all heads.
+        source: where the shown Trace comes from, and whether it answers the present selection; None without a Trace.
+        notices: sentences about links and settings that could not be used as given.
+    """
+
+    engine: Any
+    session: str
+    model: str
+    text: TextChoice | None = None
+    variant: str = "focus"
+    config: dict[str, Any] = field(default_factory=dict)
+    adapter: str | None = None
+    layer: int = 0
+    head: int | None = None
+    source: Source | None = None
+    notices: tuple[str, ...] = ()
+
+    @property
+    def trace(self) -> Trace | None:
+        """The Trace to draw: live, recorded, or the last one while new settings have not run."""
+        return self.source.trace if self.source else None
+
+    def request(self, layers: Any = "all") -> dict[str, Any]:
+        """The ``trace`` job that answers the present selection."""
+        return {
+            "model": self.model,
+            "text_name": self.text.name if self.text else None,
+            "text": "" if self.text is None or self.text.name else self.text.text,
+            "variant": self.variant,
+            "config": dict(self.config),
+            "adapter": self.adapter,
+            "layers": layers,
+        }
+
+
+def discover() -> list[View]:
+    """Every module's ``VIEW`` in ``app/views``, by section and order."""
+    found = [
+        importlib.import_module(f"app.views.{module.name}").VIEW
+        for module in pkgutil.iter_modules(app.views.__path__)
+        if not module.name.startswith("_")
+    ]
+    return sorted(found, key=lambda view: (SECTIONS.index(view.section), view.order, view.title))
