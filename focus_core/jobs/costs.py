@@ -1,0 +1,183 @@
+"""What a run will cost, before it runs: measured coefficients, corrected by the times that were observed here."""
+
+from __future__ import annotations
+
+import os
+import statistics
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from focus_core.errors import TooLarge
+from focus_core.jobs.files import read_json, write_json
+
+_KEPT_RATIOS = 15
+RESERVE_BYTES = 256 << 20
+"""Memory that a run must leave to the rest of the machine."""
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """What a run is foreseen to take.
+
+    Attributes:
+        seconds: of work, corrected by what was observed on this machine.
+        bytes: memory at the peak, beyond what is in use now.
+        sentence: both, for people.
+        raw_seconds: seconds before the correction; 0 when the kind is not corrected.
+    """
+
+    seconds: float
+    bytes: int
+    sentence: str
+    raw_seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class Host:
+    """What an estimate may know about the machine and the engine. Needs no torch.
+
+    Attributes:
+        device: where the runs go: ``cpu``, ``cuda:0``, or ``auto`` until the worker has said.
+        cores: processor cores that the worker can use.
+        free_bytes: memory that a run can take, the loaded model's included when another one replaces it.
+        max_seconds: longest run that is accepted.
+        loaded: name of the model that the worker holds; None when it holds none.
+        store: folder of the run store.
+        factor: observed seconds over raw seconds of a kind; 1 until something was observed.
+    """
+
+    device: str = "auto"
+    cores: int = 1
+    free_bytes: int = 1 << 33
+    max_seconds: float = 1800.0
+    loaded: str | None = None
+    store: Path = Path()
+    factor: Callable[[str], float] = field(default=lambda kind: 1.0)
+
+    def fit(
+        self,
+        kind: str,
+        cost: Callable[[int], tuple[float, int]],
+        size: int,
+        unit: str = "tokens",
+        detail: str = "",
+    ) -> Estimate:
+        """Estimate a run of ``size`` units, or refuse it and name the nearest size that fits.
+
+        Args:
+            kind: the handler's name.
+            cost: raw seconds and peak bytes of a run of so many units; must not fall as the size grows.
+            size: what was asked for.
+            unit: what is counted, in the plural.
+            detail: what else belongs in the sentence's brackets.
+
+        Raises:
+            TooLarge: the run needs more memory or time than there is.
+        """
+        factor = self.factor(kind)
+
+        def fits(n: int) -> bool:
+            seconds, need = cost(n)
+            return seconds * factor <= self.max_seconds and need + RESERVE_BYTES <= self.free_bytes
+
+        raw, need = cost(size)
+        seconds = raw * factor
+        about = f"{size:,} {unit}" + (f", {detail}" if detail else "")
+        if fits(size):
+            return Estimate(seconds, need, f"About {say_seconds(seconds)} and {say_bytes(need)} ({about}).", raw)
+        low, high = 0, size
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (middle, high) if fits(middle) else (low, middle)
+        room = max(0, self.free_bytes - RESERVE_BYTES)
+        raise TooLarge(
+            f"This run would take about {say_seconds(seconds)} and {say_bytes(need)} of memory ({about}); "
+            f"{say_bytes(room)} can be used and runs are limited to {say_seconds(self.max_seconds)}.",
+            f"Up to {round_down(low):,} {unit} fit." if low else "A smaller model fits.",
+        )
+
+
+class Observed:
+    """Observed over foreseen seconds of each kind, kept beside the run store."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._lock = threading.Lock()
+        kept = read_json(path)
+        self._ratios: dict[str, list[float]] = {
+            k: [float(x) for x in v if isinstance(x, (int, float))][-_KEPT_RATIOS:]
+            for k, v in (kept if isinstance(kept, dict) else {}).items()
+            if isinstance(v, list)
+        }
+
+    def factor(self, kind: str) -> float:
+        """Median ratio of the last runs of this kind; 1 until there is one."""
+        with self._lock:
+            ratios = self._ratios.get(kind)
+            return statistics.median(ratios) if ratios else 1.0
+
+    def add(self, kind: str, raw_seconds: float, seconds: float) -> None:
+        """Remember what a run took."""
+        if raw_seconds <= 0 or seconds <= 0:
+            return
+        with self._lock:
+            ratios = self._ratios.setdefault(kind, [])
+            ratios.append(min(50.0, max(0.02, seconds / raw_seconds)))
+            del ratios[:-_KEPT_RATIOS]
+            write_json(self.path, self._ratios)
+
+
+def say_seconds(seconds: float) -> str:
+    """Seconds as people say them."""
+    if seconds < 10:
+        return f"{max(seconds, 0.1):.1f} s"
+    return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
+
+
+def say_bytes(count: float) -> str:
+    """Bytes as people say them (decimal units)."""
+    return f"{count / 1e9:.1f} GB" if count >= 1e9 else f"{max(count / 1e6, 0):.0f} MB"
+
+
+def round_down(n: int) -> int:
+    """Two significant figures, downwards: a size that fits should not look more exact than the estimate."""
+    digit = 10 ** max(0, len(str(n)) - 2)
+    return n // digit * digit
+
+
+def usable_cores() -> int:
+    """Cores that this process may use."""
+    try:
+        return max(1, len(os.sched_getaffinity(0)))
+    except AttributeError:
+        return os.cpu_count() or 1
+
+
+def free_memory() -> int:
+    """Bytes of memory that can still be taken, a container's limit included."""
+    free = 8 << 30
+    try:
+        for line in Path("/proc/meminfo").read_text().splitlines():
+            if line.startswith("MemAvailable:"):
+                free = int(line.split()[1]) * 1024
+    except (OSError, ValueError, IndexError):
+        try:
+            import psutil
+
+            free = int(psutil.virtual_memory().available)
+        except ImportError:
+            pass
+    for limit, used, stat in (
+        ("memory.max", "memory.current", "memory.stat"),
+        ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes", "memory/memory.stat"),
+    ):
+        try:
+            base = Path("/sys/fs/cgroup")
+            inactive = dict(line.split()[:2] for line in (base / stat).read_text().splitlines()).get("inactive_file", 0)
+            room = int((base / limit).read_text()) - int((base / used).read_text()) + int(inactive)
+            free = min(free, max(0, room))
+        except (OSError, ValueError):
+            continue
+    return free
