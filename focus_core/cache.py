@@ -1,0 +1,140 @@
+"""A cache layer that carries a variant's per-token state beside keys and values."""
+
+from __future__ import annotations
+
+import itertools
+import weakref
+from typing import Any
+
+import torch
+from transformers.cache_utils import Cache, DynamicLayer, DynamicSlidingWindowLayer
+
+from focus_core.errors import Unsupported
+
+_NUMBERS: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+_NEXT_NUMBER = itertools.count(1)
+_USE_DYNAMIC = "Use a DynamicCache, which generate() makes by default."
+_START_NEW = "Start a new cache inside the retrofit block."
+
+
+class StateLayer(DynamicLayer):
+    """A ``DynamicLayer`` that keeps ``state`` (B, R, N, ...), one entry a cached token.
+
+    Layers are not built but converted (``append_state``), so that any ``DynamicCache`` works. Whatever changes the
+    rows or the length of keys and values changes the state alike.
+    """
+
+    state: torch.Tensor | None = None
+    owner: tuple | None = None
+    """Who wrote the state; see ``owner_of``."""
+
+    def reset(self) -> None:
+        """Forget all tokens."""
+        # Older versions only zero the keys of a dynamic layer, which leaves its length as it was.
+        self.keys = self.values = None
+        self.is_initialized = False
+        self.state = None
+        super().reset()
+
+    def crop(self, *args: Any, **kwargs: Any) -> None:
+        """Drop the last tokens, as transformers counts them."""
+        super().crop(*args, **kwargs)
+        if self.state is not None:
+            self.state = self.state[:, :, : self.get_seq_length()]
+
+    def reorder_cache(self, beam_idx: torch.Tensor) -> None:
+        """Take the rows of the beams that go on."""
+        super().reorder_cache(beam_idx)
+        if self.state is not None:
+            self.state = self.state.index_select(0, beam_idx.to(self.state.device))
+
+    def batch_repeat_interleave(self, repeats: int) -> None:
+        """Repeat every row."""
+        super().batch_repeat_interleave(repeats)
+        if self.state is not None:
+            self.state = self.state.repeat_interleave(repeats, dim=0)
+
+    def batch_select_indices(self, indices: torch.Tensor) -> None:
+        """Keep some rows."""
+        super().batch_select_indices(indices)
+        if self.state is not None:
+            self.state = self.state[indices, ...]
+
+
+def owner_of(variant: Any, adapter: Any) -> tuple:
+    """What must be equal for cached state to be continued: the variant's settings and the adapter itself.
+
+    The adapter is stood for by a number, so that a copy of the cache does not copy the adapter.
+    """
+    if adapter is None:
+        return variant, 0
+    if adapter not in _NUMBERS:
+        _NUMBERS[adapter] = next(_NEXT_NUMBER)
+    return variant, _NUMBERS[adapter]
+
+
+def check_cache(cache: Any, layer: int, native: bool, owner: tuple) -> None:
+    """Refuse a cache that a retrofitted layer cannot continue faithfully, before it is written to.
+
+    Args:
+        cache: what the attention module was given.
+        layer: index of the layer.
+        native: whether the layer keeps the model's own sliding window.
+        owner: who would continue the cache.
+
+    Raises:
+        Unsupported: a static, quantized or unknown cache layer, or one begun by another variant.
+    """
+    if not isinstance(cache, Cache):
+        raise Unsupported(f"A cache of type {type(cache).__name__} cannot be used with a retrofit.", _USE_DYNAMIC)
+    found = cache.layers[layer] if layer < len(cache.layers) else None
+    kind = type(found) if found is not None else cache.layer_class_to_replicate
+    if kind not in ((DynamicLayer, DynamicSlidingWindowLayer) if native else (DynamicLayer, StateLayer)):
+        name = getattr(kind, "__name__", "nothing")
+        raise Unsupported(f"Layer {layer} has a cache of type {name}, which a retrofit cannot read.", _USE_DYNAMIC)
+    if kind is StateLayer and found.get_seq_length() and found.owner != owner:
+        raise Unsupported(
+            f"The cache of layer {layer} was begun by another variant, other settings or another adapter.", _START_NEW
+        )
+
+
+def check_state(cache: Any, layer: int, past: int, has_state: bool) -> None:
+    """Refuse to append state to a cache whose first tokens have none, or to leave out what the others have.
+
+    Args:
+        cache: the cache, before the new tokens' state is appended.
+        layer: index of the layer.
+        past: tokens that were in the cache before this forward.
+        has_state: whether the variant keeps per-token state.
+
+    Raises:
+        Unsupported: with both lengths.
+    """
+    state = getattr(cache.layers[layer], "state", None)
+    known = state.shape[2] if state is not None else 0
+    if known != (past if has_state else 0):
+        raise Unsupported(
+            f"The cache of layer {layer} holds {past} earlier tokens and this variant's state for {known} of them: "
+            f"it was begun dense or by another variant.",
+            _START_NEW,
+        )
+
+
+def append_state(cache: Any, layer: int, state: torch.Tensor, owner: tuple) -> torch.Tensor:
+    """Append the new tokens' state, after their keys and values were.
+
+    Args:
+        cache: the cache.
+        layer: index of the layer.
+        state: (B, R, Nq, ...) of the new tokens.
+        owner: who writes it (``owner_of``).
+
+    Returns:
+        (B, R, Nk, ...) of all tokens.
+    """
+    found = cache.layers[layer]
+    if type(found) is DynamicLayer:
+        found.__class__ = StateLayer
+    found.owner = owner
+    found.state = state if found.state is None else torch.cat([found.state, state], dim=2)
+    return found.state

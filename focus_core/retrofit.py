@@ -1,0 +1,250 @@
+"""Puts an attention variant into a transformers model, and takes it out again.
+
+The variant is registered as an attention of transformers; a pre-hook on every attention module captures the hidden
+state that feeds q, k and v. All state belongs to one ``Retrofit`` and one thread.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import nn
+from transformers import PreTrainedModel
+
+from focus_core import compat
+from focus_core.cache import append_state, check_cache, check_state, owner_of
+from focus_core.errors import InvalidInput, Unsupported
+from focus_core.kernels.dense import dense_attention
+from focus_core.masking import check_positions, first_key_of, padding_mask, real_positions
+from focus_core.models.facts import ModelFacts, attention_modules, facts_of
+from focus_core.variants.base import AttentionCall, Variant
+
+NAME = "focus_lab"
+"""The name that the attention and its mask have in transformers' interfaces."""
+
+_ACTIVE: weakref.WeakKeyDictionary[nn.Module, Retrofit] = weakref.WeakKeyDictionary()
+_LOCK = threading.Lock()
+
+
+@contextmanager
+def retrofit(model: nn.Module, variant: Variant, adapter: Any = None, recorder: Any = None) -> Iterator[Retrofit]:
+    """Run a model with another attention inside a ``with`` block; leaving it restores the model exactly.
+
+    Layers with a sliding window of their own stay native. Gradients flow; nothing is detached.
+
+    Args:
+        model: a transformers causal language model.
+        variant: the attention to put in.
+        adapter: the trained module that the variant needs; None when it needs none.
+        recorder: an object whose ``record(call, variant)`` is called once a layer and forward, before attention runs.
+
+    Yields:
+        The retrofit; its ``variant`` may be replaced between two forwards.
+
+    Raises:
+        Unsupported: the variant cannot serve the model; and from the model's forward, whatever would make the result
+            differ from what the variant promises (caches, masks, dropout, ...), with the reason.
+        InvalidInput: the model carries a variant already, or the adapter is not the one that the variant needs.
+    """
+    facts = facts_of(model)
+    support = variant.supports(facts)
+    label = variant.name or type(variant).__name__
+    if not support.ok:
+        raise Unsupported(f"{label} cannot serve {facts.name}: {support.reason}")
+    kind = variant.adapter_kind
+    if kind is not None and getattr(adapter, "kind", None) != kind:
+        given = (
+            "none was given" if adapter is None else f"{getattr(adapter, 'kind', type(adapter).__name__)!r} was given"
+        )
+        raise InvalidInput(f"{label} needs an adapter of kind {kind!r}; {given}.")
+    active = Retrofit(model, variant, adapter, recorder, facts)
+    try:
+        active._enter()
+        yield active
+    finally:
+        active._leave()
+
+
+class _Forward:
+    """One forward of the whole model in one thread: which layers ran, and what was checked already."""
+
+    def __init__(self, owner: nn.Module) -> None:
+        self.owner = owner
+        self.called: set[int] = set()
+        self.checked: dict[tuple, tuple] = {}
+
+
+class Retrofit:
+    """A variant inside a model; made by ``retrofit``.
+
+    Attributes:
+        model: the model.
+        variant: the attention of the layers without a window of their own.
+        adapter: the variant's trained module, or None.
+        recorder: who watches, or None.
+        facts: the model's facts; ``facts.native`` says which layers keep their own window.
+    """
+
+    def __init__(self, model: nn.Module, variant: Variant, adapter: Any, recorder: Any, facts: ModelFacts) -> None:
+        self.model, self.variant, self.adapter, self.recorder, self.facts = model, variant, adapter, recorder, facts
+        self._modules = attention_modules(model)
+        self._hooks: list[Any] = []
+        self._saved: list[tuple[Any, str | None]] | None = None
+        self._local = threading.local()
+
+    def _enter(self) -> None:
+        wanted = set(self._modules)
+        around = [
+            m for m in self.model.modules() if isinstance(m, PreTrainedModel) and wanted.issubset(set(m.modules()))
+        ]
+        if not around or not around[-1]._can_set_attn_implementation():
+            raise Unsupported(
+                f"The attention of {type(self.model).__name__} cannot be replaced: its code does not ask "
+                f"transformers' attention interface."
+            )
+        if getattr(around[-1].config, "output_attentions", False):
+            raise Unsupported("config.output_attentions is on, and a retrofit has no attention weights to give.")
+        with _LOCK:
+            if any(m in _ACTIVE for m in self._modules):
+                raise InvalidInput(
+                    f"{self.facts.name} carries a variant already.", "Leave that retrofit block first; it cannot nest."
+                )
+            for module in self._modules:
+                _ACTIVE[module] = self
+            self._saved = compat.implementations(self.model)
+        compat.register(NAME, _attention, padding_mask)
+        around[-1].set_attn_implementation(NAME)
+        others = {m.config._attn_implementation for m in self._modules} - {NAME}
+        if others:
+            raise Unsupported(f"The attention of {type(self.model).__name__} stays on {', '.join(map(str, others))}.")
+        for module in around:
+            self._hooks.append(module.register_forward_pre_hook(self._begin, with_kwargs=True))
+            self._hooks.append(module.register_forward_hook(self._finish, always_call=True))
+        for module in self._modules:
+            self._hooks.append(module.register_forward_pre_hook(self._capture, with_kwargs=True))
+
+    def _leave(self) -> None:
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks.clear()
+        if self._saved is not None:
+            compat.restore(self._saved)
+            with _LOCK:
+                for module in self._modules:
+                    _ACTIVE.pop(module, None)
+        self._local = threading.local()
+
+    def _begin(self, module: nn.Module, args: tuple, kwargs: dict[str, Any]) -> None:
+        if kwargs.get("output_attentions"):
+            raise Unsupported("output_attentions asks for attention weights, which a retrofit does not have.")
+        forward = getattr(self._local, "forward", None)
+        # The same module again means that its last forward was torn down without its hook.
+        if forward is None or forward.owner is module:
+            self._local.forward = _Forward(module)
+            self._local.inputs = {}
+
+    def _finish(self, module: nn.Module, args: tuple, output: Any) -> None:
+        forward = getattr(self._local, "forward", None)
+        if forward is None or forward.owner is not module:
+            return
+        self._local.forward = None
+        missing = sorted(set(range(self.facts.layers)) - forward.called)
+        # Without an output the forward failed, and its own error is on its way.
+        if output is not None and missing:
+            raise Unsupported(
+                f"Layers {', '.join(map(str, missing))} of {self.facts.name} ran without the retrofitted attention."
+            )
+
+    def _capture(self, module: nn.Module, args: tuple, kwargs: dict[str, Any]) -> None:
+        given = compat.attention_arguments(module, args, kwargs)
+        cache = given["cache"]
+        if cache is not None:
+            native = self.facts.native[module.layer_idx] is not None
+            check_cache(cache, module.layer_idx, native, owner_of(self.variant, self.adapter))
+        if not hasattr(self._local, "inputs"):
+            self._local.inputs = {}
+        self._local.inputs[module] = given
+
+    def _attend(self, module, query, key, value, mask, dropout, scaling, extra) -> torch.Tensor:
+        given = getattr(self._local, "inputs", {}).pop(module, None)
+        if given is None:
+            raise Unsupported(f"Layer {module.layer_idx} was run past its hooks, which see the hidden state.")
+        self._refuse(module, dropout, extra)
+        layer, cache = module.layer_idx, given["cache"]
+        window = extra.get("sliding_window", self.facts.native[layer])
+        first_key = self._first_key(mask, extra.get("position_ids", given.get("position_ids")), key, query)
+        fields = {
+            "query": query,
+            "key": key,
+            "value": value,
+            "hidden": given["hidden_states"],
+            "layer": layer,
+            "scale": query.shape[-1] ** -0.5 if scaling is None else float(scaling),
+            "first_key": first_key,
+            "softcap": extra.get("softcap"),
+            "sliding_window": window,
+            "adapter": self.adapter,
+        }
+        if window is None:
+            fields |= self._state(layer, fields["hidden"], first_key, key, cache)
+        call = AttentionCall(**fields)
+        forward = getattr(self._local, "forward", None)
+        if forward is not None:
+            forward.called.add(layer)
+            # A layer that gradient checkpointing runs again is outside of any forward: it is recorded once.
+            if self.recorder is not None:
+                self.recorder.record(call, self.variant)
+        if window is None:
+            output = self.variant.attend(call)
+        else:
+            options = {"window": window, "first_key": first_key, "scale": call.scale, "softcap": call.softcap}
+            output = dense_attention(query, key, value, **options)
+        return output.transpose(1, 2).contiguous()
+
+    def _state(self, layer, hidden, first_key, key, cache) -> dict[str, Any]:
+        """The variant's state of all keys and of the new queries; appends to the cache."""
+        batch, queries, keys = hidden.shape[0], hidden.shape[1], key.shape[2]
+        positions = real_positions(first_key, batch, keys, queries, hidden.device)
+        prepared = self.variant.prepare(hidden, layer, positions, self.adapter, first_key)
+        cached = prepared.cached
+        if cache is not None:
+            check_state(cache, layer, keys - queries, cached is not None)
+            if cached is not None:
+                cached = append_state(cache, layer, cached, owner_of(self.variant, self.adapter))
+        return {"cached": cached, "fresh": prepared.fresh}
+
+    def _first_key(self, mask, positions, key, query) -> torch.Tensor | None:
+        forward = getattr(self._local, "forward", None)
+        identity = (id(mask), id(positions), key.shape[2], query.shape[2])
+        if forward is not None and identity in forward.checked:
+            return forward.checked[identity][0]
+        first_key = first_key_of(mask, key.shape[2])
+        check_positions(positions, mask, first_key, key.shape[2], query.shape[2])
+        if forward is not None:
+            forward.checked[identity] = (first_key, mask, positions)
+        return first_key
+
+    def _refuse(self, module, dropout, extra) -> None:
+        if dropout:
+            raise Unsupported(
+                f"The model is in training mode with an attention dropout of {dropout}, which variants do not have.",
+                "Call model.eval(), or set the config's attention dropout to 0.",
+            )
+        if not getattr(module, "is_causal", True) or extra.get("is_causal") is False:
+            raise Unsupported("The model asks for attention in both directions; variants are causal.")
+        for name, what in (("s_aux", "learned attention sinks"), ("position_bias", "a position bias")):
+            if extra.get(name) is not None:
+                raise Unsupported(f"Layer {module.layer_idx} has {what}, which variants do not have.")
+
+
+def _attention(module, query, key, value, attention_mask, dropout=0.0, scaling=None, **kwargs):
+    """The attention that transformers calls; finds the retrofit of the module it is called for."""
+    active = _ACTIVE.get(module)
+    if active is None:
+        raise InvalidInput(f"A model is set to {NAME!r} without a retrofit.", "Run it inside `with retrofit(...)`.")
+    return active._attend(module, query, key, value, attention_mask, dropout, scaling, kwargs), None

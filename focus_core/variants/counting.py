@@ -1,0 +1,30 @@
+"""Counted work of attention over a window and sinks, shared by the variants whose pairs are known beforehand."""
+
+from __future__ import annotations
+
+from focus_core.variants.base import Cost, Shape
+
+
+def near_pairs(shape: Shape, window: int, sinks: int = 0) -> int:
+    """Pairs of one head of one row: each query with its last ``window`` keys and the first ``sinks``."""
+    queries = shape.length if shape.queries is None else shape.queries
+    first, last, limit = shape.length - queries + 1, shape.length, window + sinks
+    # A query that sees n keys keeps min(n, limit): below the limit an arithmetic series, then a constant.
+    end = min(last, limit)
+    rising = (first + end) * (end - first + 1) // 2 if end >= first else 0
+    return rising + limit * max(0, last - max(first - 1, limit))
+
+
+def cost_of(shape: Shape, pairs: int, keys_read: int) -> Cost:
+    """Cost of a call that keeps ``pairs`` a head and row and must read ``keys_read`` keys a KV head and row.
+
+    Each pair costs a product for the score and one for the value; queries, the keys and values read, and the output
+    are moved at least once.
+    """
+    queries = shape.length if shape.queries is None else shape.queries
+    moved = 2 * queries * shape.heads + 2 * keys_read * shape.kv_heads
+    return Cost(
+        flops=4.0 * shape.batch * shape.heads * pairs * shape.head_dim,
+        bytes=float(shape.batch * moved * shape.head_dim * shape.itemsize),
+        kv_bytes_per_token=2.0 * shape.kv_heads * shape.head_dim * shape.itemsize,
+    )
