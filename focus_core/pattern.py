@@ -139,21 +139,14 @@ class GroupPattern(Pattern):
         kept = np.maximum(i + 1 - near_start, 0) + np.clip(np.minimum(near_start, sink_end) - first, 0, None)
         keys = self.key_bits[batch, r]
         sets, member = np.unique(keys, return_inverse=True)
-        wanted, query_set = np.unique(self.query_bits[batch, r], return_inverse=True)
-        if len(sets) * len(wanted) > _MAX_DISTINCT_SETS**2 or len(sets) > _MAX_DISTINCT_SETS:
+        if len(sets) > _MAX_DISTINCT_SETS:
             return super().kept_per_query(batch, head)
-        seen = np.zeros((len(sets), nk + 1), np.int32)
-        far_key = np.arange(nk) >= sink_end
-        seen[member[far_key], np.flatnonzero(far_key) + 1] = 1
-        np.cumsum(seen, axis=1, out=seen)
-        shares = ((wanted[:, None] & sets[None, :]) != 0).astype(np.float64)
-        far = np.zeros(len(i), np.int64)
-        ends = np.maximum(near_start, 0)
-        for q in range(len(wanted)):
-            mine = query_set == q
-            if shares[q].any() and mine.any():
-                far[mine] = (shares[q] @ seen[:, ends[mine]]).round().astype(np.int64)
-        kept = kept + far
+        seen = np.zeros((nk + 1, len(sets)), np.int32)
+        far_key = np.flatnonzero(np.arange(nk) >= sink_end)
+        seen[far_key + 1, member[far_key]] = 1
+        np.cumsum(seen, axis=0, out=seen)
+        shares = (self.query_bits[batch, r][:, None] & sets[None, :]) != 0
+        kept = kept + np.where(shares, seen[near_start], 0).sum(1)
         kept[i < first] = 0
         return kept
 

@@ -1,0 +1,1 @@
+"""Training of routers and of the control that stands beside them; the pretrained weights stay frozen."""

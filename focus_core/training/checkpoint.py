@@ -1,0 +1,56 @@
+"""Everything a run needs to go on: weights, optimizer moments, log. Safetensors and JSON, no pickle."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
+from torch import nn
+
+from focus_core.errors import InvalidInput
+
+FILE = "checkpoint.safetensors"
+
+
+def save_checkpoint(folder: Path, module: nn.Module, optimizer: torch.optim.AdamW, state: dict[str, Any]) -> None:
+    """Replace the folder's checkpoint atomically; ``state`` is JSON values."""
+    tensors = {f"weight.{name}": value for name, value in module.state_dict().items()}
+    for name, parameter in module.named_parameters():
+        for key, value in optimizer.state.get(parameter, {}).items():
+            tensors[f"optimizer.{key}.{name}"] = value
+    tensors = {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
+    folder.mkdir(parents=True, exist_ok=True)
+    temporary = folder / f".{FILE}.{os.getpid()}"
+    try:
+        save_file(tensors, temporary, metadata={"state": json.dumps(state)})
+        os.replace(temporary, folder / FILE)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def load_checkpoint(folder: Path, module: nn.Module, optimizer: torch.optim.AdamW) -> dict[str, Any] | None:
+    """Restore module and optimizer in place and return the state; None when there is no checkpoint."""
+    path = folder / FILE
+    if not path.exists():
+        return None
+    parameters = dict(module.named_parameters())
+    try:
+        with safe_open(path, "pt") as file:
+            state = json.loads(file.metadata()["state"])
+            names = list(file.keys())
+            weights = {n.removeprefix("weight."): file.get_tensor(n) for n in names if n.startswith("weight.")}
+            module.load_state_dict(weights)
+            for name in names:
+                if name.startswith("optimizer."):
+                    _, key, parameter = name.split(".", 2)
+                    target = parameters[parameter]
+                    value = file.get_tensor(name)
+                    optimizer.state[target][key] = value if key == "step" else value.to(target.device)
+    except Exception as error:
+        raise InvalidInput(f"The checkpoint {path} cannot be read ({error}).", "Delete it to start again.") from None
+    return state

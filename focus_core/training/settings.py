@@ -1,0 +1,115 @@
+"""What a training run is asked to do, and what changes from step to step."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from dataclasses import dataclass
+
+from focus_core.errors import InvalidInput
+
+KINDS = ("router", "temperature")
+FORMS = ("directed", "shared", "paper")
+BALANCES = ("bias", "sinkhorn", "none")
+
+
+@dataclass(frozen=True)
+class TrainSettings:
+    """A whole run. Defaults are the recipe of the shipped directed router at 4,096 tokens on a GPU.
+
+    Attributes:
+        kind: ``router``, or ``temperature`` (control: one far-temperature a layer).
+        form: of the router: ``directed``, ``shared`` or ``paper``.
+        groups, dim: K and d_g.
+        router_per_kv_head: one router a KV head instead of one a layer.
+        query_topk, key_topk, window, sinks: the mask that is trained for and served.
+        steps, context, batch, accumulate: optimizer steps; tokens a window; windows a forward; forwards a step.
+        learning_rate, warmup, clip: AdamW's peak rate, linear warm-up steps then cosine, gradient norm limit.
+        temperature_start, temperature_end: of the soft memberships, geometric from one to the other.
+        straight_through_from: share of the steps after which the forward pass is the served mask itself; 1 = never.
+        balance: what moves the bias: ``bias`` (sign of the hard-load error), ``sinkhorn`` (duals) or ``none``.
+        balance_step_start, balance_step_end: size of a bias step, linear from one to the other.
+        validate_every, validation_windows: how often, and on how many windows, the SERVED perplexity is measured.
+        checkpoint_every: steps between checkpoints; a killed run loses at most these.
+        seed: of the initial weights and of the windows drawn.
+    """
+
+    kind: str = "router"
+    form: str = "directed"
+    groups: int = 16
+    dim: int = 16
+    router_per_kv_head: bool = True
+    query_topk: int = 4
+    key_topk: int = 1
+    window: int = 128
+    sinks: int = 4
+    steps: int = 550
+    context: int = 4096
+    batch: int = 2
+    accumulate: int = 1
+    learning_rate: float = 1e-2
+    warmup: int = 20
+    clip: float = 1.0
+    temperature_start: float = 0.3
+    temperature_end: float = 0.05
+    straight_through_from: float = 0.5
+    balance: str = "bias"
+    balance_step_start: float = 0.02
+    balance_step_end: float = 0.002
+    validate_every: int = 50
+    validation_windows: int = 8
+    checkpoint_every: int = 100
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        """Refuse what could not train, before any work."""
+        for name, allowed in (("kind", KINDS), ("form", FORMS), ("balance", BALANCES)):
+            if getattr(self, name) not in allowed:
+                raise InvalidInput(
+                    f"Training setting {name} is {getattr(self, name)!r}.", f"It can be {', '.join(allowed)}."
+                )
+        positive = (
+            "groups dim query_topk key_topk window steps context batch accumulate validate_every checkpoint_every"
+        )
+        for name in (*positive.split(), "validation_windows", "learning_rate", "clip", "temperature_end"):
+            if not getattr(self, name) > 0:
+                raise InvalidInput(f"Training setting {name} is {getattr(self, name)}.", "It must be more than 0.")
+        if max(self.query_topk, self.key_topk) > self.groups:
+            raise InvalidInput(
+                f"A token cannot join {max(self.query_topk, self.key_topk)} of {self.groups} groups.",
+                "Raise groups, or lower query_topk and key_topk.",
+            )
+        if self.form != "directed" and self.query_topk != self.key_topk:
+            raise InvalidInput(
+                f"A {self.form} router has one assignment for queries and keys, so query_topk {self.query_topk} and "
+                f"key_topk {self.key_topk} must be equal.",
+                "Use the directed form, or equal values.",
+            )
+        if self.context <= self.window + self.sinks:
+            raise InvalidInput(
+                f"Nothing is far in {self.context} tokens when window and sinks keep {self.window + self.sinks}.",
+                f"Use a context over {self.window + self.sinks}, or a smaller window.",
+            )
+
+    def to_dict(self) -> dict:
+        """The settings as plain values."""
+        return dataclasses.asdict(self)
+
+    def learning_rate_at(self, step: int) -> float:
+        """Linear warm-up, then cosine to zero."""
+        ramp = min(1.0, (step + 1) / max(1, self.warmup))
+        return self.learning_rate * ramp * (0.5 + 0.5 * math.cos(math.pi * step / self.steps))
+
+    def temperature_at(self, step: int) -> float:
+        """Geometric from the start to the end temperature."""
+        return self.temperature_start * (self.temperature_end / self.temperature_start) ** (step / self.steps)
+
+    def balance_step_at(self, step: int) -> float:
+        """Linear from the start to the end step."""
+        return self.balance_step_start + (self.balance_step_end - self.balance_step_start) * step / self.steps
+
+    def gate_at(self, step: int) -> str:
+        """The training gate of this step."""
+        if self.form == "paper":
+            return "paper"
+        return "straight_through" if step >= self.straight_through_from * self.steps else "soft"

@@ -1,0 +1,267 @@
+"""The training loop: a frozen model, a small adapter, and the served function watched all the way."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from focus_core.adapter import Adapter
+from focus_core.errors import Cancelled, InvalidInput
+from focus_core.routing.balance import LoadMeter, move_bias, move_duals
+from focus_core.routing.router import Router, RouterConfig
+from focus_core.routing.temperature import FarTemperature, FarTemperatureConfig
+from focus_core.training.checkpoint import load_checkpoint, save_checkpoint
+from focus_core.training.settings import TrainSettings
+from focus_core.variants import Variant, make
+
+Progress = Callable[[float, str], None]
+RECORD_FILE = "training_record.json"
+
+
+class RoutedModel(nn.Module):
+    """Base model and adapter in one module whose forward is called, so that gradients are all-reduced."""
+
+    def __init__(self, base: nn.Module, adapter: Adapter) -> None:
+        super().__init__()
+        self.base, self.adapter = base, adapter
+
+    def forward(self, ids: torch.Tensor, variant: Variant, recorder: Any = None) -> torch.Tensor:
+        """Mean next-token loss of ``ids`` (B, N) with the variant in the model."""
+        from focus_core.retrofit import retrofit
+
+        with retrofit(self.base, variant, adapter=self.adapter, recorder=recorder):
+            logits = self.base(input_ids=ids, use_cache=False).logits[:, :-1].float()
+        return F.cross_entropy(logits.flatten(0, 1), ids[:, 1:].flatten())
+
+
+def new_adapter(facts: Any, settings: TrainSettings) -> Adapter:
+    """An untrained adapter of the settings' kind for a model with these facts."""
+    if settings.kind == "temperature":
+        return FarTemperature(FarTemperatureConfig(facts.layers))
+    routers = facts.kv_heads if settings.router_per_kv_head else 1
+    return Router(
+        RouterConfig(
+            facts.layers, facts.hidden_size, settings.groups, settings.dim, routers, settings.form, settings.seed
+        )
+    )
+
+
+def variant_at(settings: TrainSettings, step: int | None) -> Variant:
+    """The variant of a training step, or the served one when ``step`` is None."""
+    if settings.kind == "temperature":
+        return make("temperature", {"window": settings.window, "sinks": settings.sinks})
+    mask = {name: getattr(settings, name) for name in ("groups", "query_topk", "key_topk", "window", "sinks")}
+    if step is None:
+        return make("focus", mask)
+    return make("focus", {**mask, "gate": settings.gate_at(step), "temperature": settings.temperature_at(step)})
+
+
+def train(
+    loaded: Any,
+    training_ids: torch.Tensor,
+    validation_ids: torch.Tensor,
+    settings: TrainSettings,
+    out: str | Path,
+    *,
+    texts: str = "",
+    on_step: Callable[[dict[str, Any]], None] | None = None,
+    progress: Progress | None = None,
+    cancel: Callable[[], bool] | None = None,
+) -> Adapter:
+    """Train an adapter; the folder holds the best one by SERVED validation perplexity at any time.
+
+    Args:
+        loaded: a loaded model (``focus_core.models.load_model``); its weights are not changed.
+        training_ids: (T,) token ids that windows are drawn from.
+        validation_ids: (V,) token ids of another text; the first windows of it choose the adapter that is kept.
+        settings: the run.
+        out: folder of the adapter, its record and its checkpoint. A run with the same settings goes on from the
+            checkpoint; other settings are refused.
+        texts: what the ids are, for the record.
+        on_step: told every step's metrics: step, loss, temperature, gate, largest_group (share over fair share), and
+            on validation steps served_ppl, kept_pairs.
+        progress: told the fraction done.
+        cancel: asked every step; the checkpoint is written before Cancelled is raised.
+
+    Returns:
+        The adapter that is kept, in eval mode.
+    """
+    from accelerate import Accelerator
+
+    out = Path(out)
+    _check_lengths(training_ids, validation_ids, settings)
+    accelerator = Accelerator(cpu=loaded.model.device.type == "cpu")
+    adapter = new_adapter(loaded.facts, settings).to(loaded.model.device)
+    optimizer = torch.optim.AdamW(adapter.parameters(), lr=settings.learning_rate, weight_decay=0.0)
+    state = load_checkpoint(out, adapter, optimizer) or _new_state(settings)
+    if state["settings"] != settings.to_dict():
+        changed = [k for k, v in settings.to_dict().items() if state["settings"].get(k) != v]
+        raise InvalidInput(
+            f"{out} holds a run with other settings ({', '.join(changed)}).", "Use another folder, or delete it."
+        )
+    routed, optimizer = accelerator.prepare(RoutedModel(loaded.model, adapter), optimizer)
+    meter = _meter(adapter, settings)
+    validator = _Validator(loaded, adapter, validation_ids, settings)
+    if state["dense_ppl"] is None:
+        state["dense_ppl"] = validator.dense()
+    started, before = time.monotonic(), state["seconds"]
+
+    def checkpoint() -> None:
+        state["seconds"] = before + time.monotonic() - started
+        if accelerator.is_main_process:
+            save_checkpoint(out, adapter, optimizer, state)
+            _write_record(out, state)
+
+    for step in range(state["step"], settings.steps):
+        if cancel is not None and cancel():
+            checkpoint()
+            raise Cancelled(
+                f"Training stopped after {step} of {settings.steps} steps.", "Run it again to go on from here."
+            )
+        metrics = _step(accelerator, routed, optimizer, meter, training_ids, settings, step)
+        state["step"] = step + 1
+        if (step + 1) % settings.validate_every == 0 or step + 1 == settings.steps:
+            metrics |= validator.served()
+            if accelerator.is_main_process and metrics["served_ppl"] < (state["best_ppl"] or math.inf):
+                state |= {"best_ppl": metrics["served_ppl"], "best_step": step + 1}
+                state["seconds"] = before + time.monotonic() - started
+                _keep(out, adapter, loaded, settings, state, texts)
+        state["log"].append(metrics)
+        if on_step is not None:
+            on_step(metrics)
+        if progress is not None:
+            progress((step + 1) / settings.steps, f"Step {step + 1} of {settings.steps}, loss {metrics['loss']:.3f}")
+        if (step + 1) % settings.checkpoint_every == 0:
+            checkpoint()
+    checkpoint()
+    return Adapter.from_pretrained(out, loaded.model)
+
+
+def _new_state(settings: TrainSettings) -> dict[str, Any]:
+    return {
+        "settings": settings.to_dict(),
+        "step": 0,
+        "log": [],
+        "best_ppl": None,
+        "best_step": None,
+        "dense_ppl": None,
+        "seconds": 0.0,
+    }
+
+
+def _check_lengths(training_ids: torch.Tensor, validation_ids: torch.Tensor, settings: TrainSettings) -> None:
+    for name, ids in (("training", training_ids), ("validation", validation_ids)):
+        if len(ids) < settings.context:
+            raise InvalidInput(
+                f"The {name} text has {len(ids)} tokens and a window takes {settings.context}.",
+                "Use a longer text or a smaller context.",
+            )
+
+
+def _meter(adapter: Adapter, settings: TrainSettings) -> LoadMeter | None:
+    if not isinstance(adapter, Router):
+        return None
+    return LoadMeter(adapter, settings.key_topk, settings.sinks, keep_logits=settings.balance == "sinkhorn")
+
+
+def _step(accelerator, routed, optimizer, meter, training_ids, settings, step) -> dict[str, Any]:
+    variant = variant_at(settings, step)
+    for group in optimizer.param_groups:
+        group["lr"] = settings.learning_rate_at(step)
+    if meter is not None:
+        meter.reset()
+    total = 0.0
+    optimizer.zero_grad()
+    for part in range(settings.accumulate):
+        ids = _draw(training_ids, settings, step, part, accelerator.process_index).to(accelerator.device)
+        loss = routed(ids, variant, meter)
+        accelerator.backward(loss / settings.accumulate)
+        total += accelerator.reduce(loss.detach(), "mean").item() / settings.accumulate
+    if not math.isfinite(total):
+        raise InvalidInput(f"The loss is {total} at step {step}.", "Lower the learning rate.")
+    accelerator.clip_grad_norm_([p for g in optimizer.param_groups for p in g["params"]], settings.clip)
+    optimizer.step()
+    metrics = {"step": step + 1, "loss": total, "temperature": settings.temperature_at(step)}
+    if meter is not None:
+        meter.load = accelerator.reduce(meter.load, "sum")
+        if settings.balance == "bias":
+            move_bias(meter.router, meter, settings.balance_step_at(step))
+        elif settings.balance == "sinkhorn":
+            move_duals(meter.router, meter)
+        share = meter.share().amax(-1)
+        metrics |= {
+            "gate": variant.gate,
+            "largest_group": share.max().item(),
+            "mean_largest_group": share.mean().item(),
+        }
+    return metrics
+
+
+def _draw(ids: torch.Tensor, settings: TrainSettings, step: int, part: int, process: int) -> torch.Tensor:
+    """(batch, context) windows; they depend on the step alone, so a resumed run sees what it would have seen."""
+    generator = torch.Generator().manual_seed(((settings.seed * 1_000_003 + step) * 101 + part) * 1_009 + process)
+    starts = torch.randint(0, len(ids) - settings.context + 1, (settings.batch,), generator=generator)
+    return torch.stack([ids[s : s + settings.context] for s in starts]).long()
+
+
+class _Validator:
+    """Token-weighted perplexity of the dense and the served model on the same held-back windows."""
+
+    def __init__(self, loaded: Any, adapter: Adapter, ids: torch.Tensor, settings: TrainSettings) -> None:
+        count = min(settings.validation_windows, len(ids) // settings.context)
+        self.windows = ids[: count * settings.context].view(count, settings.context).long()
+        self.loaded, self.adapter, self.settings = loaded, adapter, settings
+
+    def dense(self) -> float:
+        return self._perplexity(make("dense"), None)[0]
+
+    def served(self) -> dict[str, float]:
+        perplexity, pairs = self._perplexity(variant_at(self.settings, None), self.adapter)
+        return {"served_ppl": perplexity, "kept_pairs": pairs}
+
+    @torch.no_grad()
+    def _perplexity(self, variant: Variant, adapter: Adapter | None) -> tuple[float, float]:
+        from focus_core.evaluation.likelihood import token_nll
+        from focus_core.evaluation.recorders import PairCounter
+        from focus_core.retrofit import retrofit
+
+        pairs, kept, total, count = PairCounter(), [], 0.0, 0
+        for window in self.windows:
+            with retrofit(self.loaded.model, variant, adapter=adapter, recorder=pairs):
+                nll = token_nll(self.loaded.model, window[None].to(self.loaded.model.device))
+            total += nll.double().sum().item()
+            count += nll.numel()
+            kept += pairs.kept(0)
+        return math.exp(total / count), sum(kept) / len(kept)
+
+
+def _keep(out: Path, adapter: Adapter, loaded: Any, settings: TrainSettings, state: dict, texts: str) -> None:
+    from focus_core.evaluation.environment import environment
+
+    served = variant_at(settings, None).to_dict()
+    adapter.serve = {name: value for name, value in served.items() if name in settings.to_dict()}
+    adapter.record = {
+        "settings": settings.to_dict(),
+        "texts": texts,
+        "step": state["step"],
+        "seconds": round(state["seconds"], 1),
+        "served_validation_ppl": state["best_ppl"],
+        "dense_validation_ppl": state["dense_ppl"],
+        "environment": environment(loaded.model.device),
+    }
+    adapter.save_pretrained(out, loaded.model)
+
+
+def _write_record(out: Path, state: dict[str, Any]) -> None:
+    temporary = out / f".{RECORD_FILE}.{os.getpid()}"
+    temporary.write_text(json.dumps(state, indent=1) + "\n", encoding="utf-8")
+    os.replace(temporary, out / RECORD_FILE)
