@@ -1,0 +1,243 @@
+"""What a comparison result says: its rows as a table, where a variant loses, and the answer in one sentence.
+
+A result is what ``focus_core.benchmark.comparison.compare`` returns, or what of it has arrived so far.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import Any
+
+import pandas as pd
+
+from analysis.numbers import duration, memory, operations, percent, sig3, times
+
+ENOUGH_TOKENS = 200
+BADGES = {
+    "live": "Measured now, on this machine and text.",
+    "recorded": "Measured before and shipped with the app; the caption says when, on what and by which command.",
+    "partial": "The run was stopped or is still going: some repeats or lines are missing.",
+    "leaks": "An output can depend on later tokens, so its perplexity is not one that generation could reach.",
+    "not served": "Decoding never runs this function: its quality is shown, its speed would mean nothing.",
+    "masked dense": "Every pair is computed and some are then hidden: nothing is saved.",
+    "dense by definition": "The text is no longer than window + sinks, so every pair is kept.",
+    "too short to judge": f"Fewer than {ENOUGH_TOKENS} tokens were scored.",
+    "slower than dense": "Its median time is longer than dense's in the same run.",
+}
+
+
+def merge(parts: Iterable[dict[str, Any]]) -> dict[str, Any]:
+    """Put the pieces that a run has sent into one result; a later row of the same line and length replaces an earlier.
+
+    Args:
+        parts: ``{"about": ...}`` and ``{"row": ...}`` in the order they came.
+
+    Returns:
+        ``{about, rows, complete: False}``.
+    """
+    about: dict[str, Any] = {}
+    rows: dict[tuple[str, int], dict[str, Any]] = {}
+    for part in parts:
+        if "about" in part:
+            about = part["about"]
+        if "row" in part:
+            rows[part["row"]["key"], part["row"]["length"]] = part["row"]
+    return {"about": about, "rows": list(rows.values()), "complete": False}
+
+
+def median(row: dict[str, Any], name: str) -> float | None:
+    """The median of a measured spread; None when it was not measured."""
+    return row[name]["median"] if row.get(name) else None
+
+
+def scored(result: dict[str, Any], length: int | None = None) -> list[dict[str, Any]]:
+    """The rows that have a perplexity, at one length or at all."""
+    return [r for r in result.get("rows", []) if r.get("ppl") is not None and length in (None, r["length"])]
+
+
+def lengths(result: dict[str, Any]) -> list[int]:
+    """Lengths with at least one scored row."""
+    return sorted({r["length"] for r in scored(result)})
+
+
+def is_baseline(row: dict[str, Any]) -> bool:
+    """Whether the row is dense, which the others are held against."""
+    return row["variant"] == "dense"
+
+
+def change_interval(row: dict[str, Any]) -> tuple[float, float] | None:
+    """Perplexity change at two standard errors below and above; None when there is no error to tell."""
+    error = row.get("nll_change_se")
+    if error is None or not math.isfinite(error):
+        return None
+    return math.expm1(row["nll_change"] - 2 * error), math.expm1(row["nll_change"] + 2 * error)
+
+
+def badges(row: dict[str, Any], *, recorded: bool) -> list[str]:
+    """What a reader must know beside the row's numbers; each is explained in ``BADGES``."""
+    found = ["recorded" if recorded else "live"]
+    if not row.get("complete"):
+        found.append("partial")
+    if row.get("leaks"):
+        found.append("leaks")
+    if not row.get("served", True):
+        found.append("not served")
+    if row.get("masked_dense"):
+        found.append("masked dense")
+    if row.get("dense_by_definition"):
+        found.append("dense by definition")
+    if row.get("scored", ENOUGH_TOKENS) < ENOUGH_TOKENS:
+        found.append("too short to judge")
+    ratio = median(row, "ratio")
+    if ratio is not None and ratio > 1 and not is_baseline(row):
+        found.append("slower than dense")
+    return found
+
+
+def _with_spread(spread: dict[str, float] | None, show: Any) -> str:
+    if not spread:
+        return show(None)
+    return f"{show(spread['median'])} ({show(spread['p10'])} to {show(spread['p90'])}, n={spread['n']})"
+
+
+def table(result: dict[str, Any], *, recorded: bool = False) -> pd.DataFrame:
+    """One line a variant and length, as people read it; spreads are the 10th to the 90th percentile."""
+    lines = []
+    for row in sorted(scored(result), key=lambda r: (r["length"], not is_baseline(r))):
+        interval = change_interval(row)
+        spread = "" if interval is None or is_baseline(row) else " to ".join(percent(v, signed=True) for v in interval)
+        lines.append(
+            {
+                "Variant": row["label"],
+                "Tokens": row["length"],
+                "Badges": badges(row, recorded=recorded),
+                "Pairs kept": percent(row["kept_pairs"]),
+                "Perplexity": sig3(row["ppl"]),
+                "Against dense": NO_CHANGE if is_baseline(row) else percent(row["ppl_change"], signed=True),
+                "± 2 standard errors": spread,
+                "Scored tokens": row["scored"],
+                "Prefill": _with_spread(row.get("ms"), duration),
+                "Prefill / dense": _with_spread(row.get("ratio"), times),
+                "Attention / dense": _with_spread(row.get("attention_ratio"), times),
+                "Counted attention / dense": times(row["operations"] / row["operations_dense"]),
+                "Counted attention": operations(row["operations"]),
+                "Peak memory": memory(row.get("peak_bytes")),
+                "Cache a token": memory(row["kv_bytes_per_token"]),
+                "Backend": row.get("backend") or "",
+            }
+        )
+    return pd.DataFrame(lines)
+
+
+NO_CHANGE = "baseline"
+
+
+def crossover(sizes: list[int], ratios: list[float]) -> float | None:
+    """The length from which on a variant is faster than dense, by log-linear interpolation.
+
+    Args:
+        sizes: measured lengths, ascending.
+        ratios: time over dense's at each.
+
+    Returns:
+        The length; None when it is slower at the longest, or faster at every length already.
+    """
+    if not ratios or ratios[-1] >= 1 or all(r < 1 for r in ratios):
+        return None
+    last = max(i for i, r in enumerate(ratios) if r >= 1)
+    a, b = math.log(sizes[last]), math.log(sizes[last + 1])
+    share = (ratios[last] - 1) / (ratios[last] - ratios[last + 1])
+    return math.exp(a + share * (b - a))
+
+
+def speed_verdicts(result: dict[str, Any], measure: str = "ratio") -> list[str]:
+    """For every timed variant, one sentence on where it is slower than dense and where faster."""
+    said = []
+    for label, rows in by_line(result).items():
+        rows = [r for r in rows if median(r, measure) is not None]
+        if not rows or is_baseline(rows[0]):
+            continue
+        sizes, ratios = [r["length"] for r in rows], [median(r, measure) for r in rows]
+        cross = crossover(sizes, ratios)
+        if cross is not None:
+            said.append(f"{label} is slower than dense below about {sig3(cross)} tokens and faster above.")
+        elif ratios[-1] >= 1:
+            said.append(f"{label} is slower than dense at {sizes[-1]:,} tokens, the longest measured.")
+        else:
+            said.append(f"{label} is faster than dense at every length measured.")
+    return said
+
+
+def by_line(result: dict[str, Any]) -> dict[str, list[dict[str, Any]]]:
+    """Scored rows of each line by its label, ascending in length."""
+    lines: dict[str, list[dict[str, Any]]] = {}
+    for row in sorted(scored(result), key=lambda r: r["length"]):
+        lines.setdefault(row["label"], []).append(row)
+    return lines
+
+
+def losses(result: dict[str, Any], length: int, measure: str) -> list[str]:
+    """For each variant that dense beats on cost, on quality or on both at this length, one sentence.
+
+    Args:
+        result: the comparison.
+        length: tokens.
+        measure: ``time``, ``pairs`` or ``memory``.
+    """
+    said = []
+    rows = scored(result, length)
+    dense = next((r for r in rows if is_baseline(r)), None)
+    for row in rows:
+        if is_baseline(row) or not row["served"] or dense is None:
+            continue
+        worse = row["ppl_change"] > 0
+        own, base = cost_of(row, measure), cost_of(dense, measure)
+        costlier = own is not None and base is not None and own >= base
+        if costlier and worse:
+            said.append(f"{row['label']} loses on both: {_says_cost(own, base, measure)} and {_says_quality(row)}.")
+        elif costlier:
+            said.append(f"{row['label']} saves nothing here: {_says_cost(own, base, measure)}.")
+        elif worse and (interval := change_interval(row)) is not None and interval[0] > 0:
+            said.append(f"{row['label']} pays with quality: {_says_quality(row)}.")
+    return said
+
+
+def _says_cost(own: float, base: float, measure: str) -> str:
+    if measure == "time":
+        return f"{times(own / base)} dense's time"
+    if measure == "memory":
+        return f"{times(own / base)} dense's peak memory"
+    return f"{percent(own)} of the pairs"
+
+
+def _says_quality(row: dict[str, Any]) -> str:
+    return f"{percent(row['ppl_change'], signed=True)} perplexity"
+
+
+def cost_of(row: dict[str, Any], measure: str) -> float | None:
+    """What a row costs: ``time`` as a share of dense's, ``pairs`` as a share, ``memory`` in bytes; None unmeasured."""
+    if measure == "time":
+        return median(row, "ratio")
+    if measure == "memory":
+        return row.get("peak_bytes")
+    return row["kept_pairs"]
+
+
+def answer(result: dict[str, Any], *, recorded: bool = False) -> str:
+    """The page's sentence: what the most telling variant keeps, takes and changes at the longest length."""
+    sizes = lengths(result)
+    rows = [r for n in sizes[-1:] for r in scored(result, n) if r["served"] and not is_baseline(r)]
+    if not rows:
+        return "Run a comparison to see what each variant keeps, how long it takes and what it does to perplexity."
+    row = next((r for r in rows if r["variant"] == "focus"), rows[0])
+    where = "On the recorded text" if recorded else "On this text"
+    time = median(row, "ratio")
+    takes = f"takes {times(time)} dense's time" if time is not None else "has not been timed yet"
+    sentence = (
+        f"{where} at {row['length']:,} tokens {row['label']} keeps {percent(row['kept_pairs'])} of the pairs, {takes} "
+        f"and changes perplexity by {percent(row['ppl_change'], signed=True)} ({row['scored']:,} tokens scored)."
+    )
+    if row["scored"] < ENOUGH_TOKENS:
+        sentence += " That is too short to judge quality."
+    return sentence

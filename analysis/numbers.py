@@ -1,0 +1,67 @@
+"""Numbers as people read them: three significant figures and a unit."""
+
+from __future__ import annotations
+
+import math
+
+NONE = "–"
+
+
+def sig3(value: float | None) -> str:
+    """Three significant figures, never in exponent form; a dash when there is no number."""
+    if value is None or not math.isfinite(value):
+        return NONE
+    if value == 0:
+        return "0"
+    digits = 2 - math.floor(math.log10(abs(value)))
+    rounded = round(value, digits)
+    digits = 2 - math.floor(math.log10(abs(rounded)))
+    return f"{rounded:,.{max(0, digits)}f}"
+
+
+def percent(share: float | None, *, signed: bool = False) -> str:
+    """A share as per cent, for example ``31.4 %``, or ``+2.05 %`` when ``signed``."""
+    if share is None or not math.isfinite(share):
+        return NONE
+    sign = "+" if signed and share > 0 else "−" if share < 0 else ""
+    return f"{sign}{sig3(abs(share) * 100)} %"
+
+
+def times(ratio: float | None) -> str:
+    """A ratio, for example ``0.745×``."""
+    return NONE if ratio is None or not math.isfinite(ratio) else f"{sig3(ratio)}×"
+
+
+def duration(milliseconds: float | None) -> str:
+    """Milliseconds in the unit that reads best."""
+    if milliseconds is None or not math.isfinite(milliseconds):
+        return NONE
+    if milliseconds < 1:
+        return f"{sig3(milliseconds * 1e3)} µs"
+    if milliseconds < 1e3:
+        return f"{sig3(milliseconds)} ms"
+    if milliseconds < 120e3:
+        return f"{sig3(milliseconds / 1e3)} s"
+    return f"{sig3(milliseconds / 60e3)} min"
+
+
+def memory(count: float | None) -> str:
+    """Bytes in the binary unit that reads best."""
+    if count is None or not math.isfinite(count):
+        return NONE
+    for unit in ("B", "KiB", "MiB"):
+        if abs(count) < 1024:
+            return f"{sig3(count)} {unit}"
+        count /= 1024
+    return f"{sig3(count)} GiB"
+
+
+def operations(count: float | None) -> str:
+    """Operations, for example ``12.3 GFLOP``."""
+    if count is None or not math.isfinite(count):
+        return NONE
+    for unit in ("FLOP", "kFLOP", "MFLOP", "GFLOP"):
+        if abs(count) < 1e3:
+            return f"{sig3(count)} {unit}"
+        count /= 1e3
+    return f"{sig3(count)} TFLOP"
