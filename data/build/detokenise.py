@@ -18,7 +18,7 @@ def sentence_pieces(sentence: Iterable[tuple[str, str]]) -> list[tuple[str, str,
     pieces: list[tuple[str, str, bool]] = []
     glue, open_single, previous = True, False, ""
     for word, tag in sentence:
-        if word == previous and word in _DOUBLED:
+        if (word == previous and word in _DOUBLED) or (word == "." and previous.endswith(".")):
             continue
         closes = word in _CLOSING or (word == "'" and open_single)
         opens = word in _OPENING or (word == "'" and not open_single)
