@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from focus_core.errors import Cancelled, FocusError
-from focus_core.jobs.files import cache_folder
+from focus_core.jobs.store import default_root
 
 if TYPE_CHECKING:
     from focus_core.models.loading import Loaded
@@ -266,7 +266,7 @@ def main() -> None:
     channel = Channel(_reserve_stdout())
     _settle(arguments.parent)
     device = None if arguments.device == "auto" else arguments.device
-    Worker(channel, device, arguments.store or cache_folder() / "runs").serve(sys.stdin.buffer)
+    Worker(channel, device, arguments.store or default_root()).serve(sys.stdin.buffer)
 
 
 if __name__ == "__main__":

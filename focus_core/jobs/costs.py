@@ -63,6 +63,7 @@ class Host:
         size: int,
         unit: str = "tokens",
         detail: str = "",
+        fixed: tuple[float, int] = (0.0, 0),
     ) -> Estimate:
         """Estimate a run of ``size`` units, or refuse it and name the nearest size that fits.
 
@@ -72,6 +73,7 @@ class Host:
             size: what was asked for.
             unit: what is counted, in the plural.
             detail: what else belongs in the sentence's brackets.
+            fixed: seconds and bytes on top that do not depend on the size, such as loading a model.
 
         Raises:
             TooLarge: the run needs more memory or time than there is.
@@ -80,10 +82,11 @@ class Host:
 
         def fits(n: int) -> bool:
             seconds, need = cost(n)
-            return seconds * factor <= self.max_seconds and need + RESERVE_BYTES <= self.free_bytes
+            time_fits = seconds * factor + fixed[0] <= self.max_seconds
+            return time_fits and need + fixed[1] + RESERVE_BYTES <= self.free_bytes
 
         raw, need = cost(size)
-        seconds = raw * factor
+        seconds, need = raw * factor + fixed[0], need + fixed[1]
         about = f"{size:,} {unit}" + (f", {detail}" if detail else "")
         if fits(size):
             return Estimate(seconds, need, f"About {say_seconds(seconds)} and {say_bytes(need)} ({about}).", raw)
@@ -153,31 +156,3 @@ def usable_cores() -> int:
         return max(1, len(os.sched_getaffinity(0)))
     except AttributeError:
         return os.cpu_count() or 1
-
-
-def free_memory() -> int:
-    """Bytes of memory that can still be taken, a container's limit included."""
-    free = 8 << 30
-    try:
-        for line in Path("/proc/meminfo").read_text().splitlines():
-            if line.startswith("MemAvailable:"):
-                free = int(line.split()[1]) * 1024
-    except (OSError, ValueError, IndexError):
-        try:
-            import psutil
-
-            free = int(psutil.virtual_memory().available)
-        except ImportError:
-            pass
-    for limit, used, stat in (
-        ("memory.max", "memory.current", "memory.stat"),
-        ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes", "memory/memory.stat"),
-    ):
-        try:
-            base = Path("/sys/fs/cgroup")
-            inactive = dict(line.split()[:2] for line in (base / stat).read_text().splitlines()).get("inactive_file", 0)
-            room = int((base / limit).read_text()) - int((base / used).read_text()) + int(inactive)
-            free = min(free, max(0, room))
-        except (OSError, ValueError):
-            continue
-    return free

@@ -11,12 +11,12 @@ from typing import Any
 
 from focus_core import handlers
 from focus_core.errors import FocusError, InvalidInput
-from focus_core.jobs.costs import Estimate, Host, Observed, free_memory, usable_cores
-from focus_core.jobs.files import cache_folder
+from focus_core.jobs.costs import Estimate, Host, Observed, usable_cores
 from focus_core.jobs.job import DONE, FAILED, Job, Problem
 from focus_core.jobs.lane import Lane
 from focus_core.jobs.process import WorkerProcess
-from focus_core.jobs.store import DEFAULT_BYTES, Store, key_of
+from focus_core.jobs.store import DEFAULT_BYTES, Store, default_root, key_of
+from focus_core.models.memory import free_memory
 
 _HISTORY = 100
 _MAX_QUEUED = 50
@@ -44,7 +44,7 @@ class Engine:
         max_bytes: int | None = None,
         store_bytes: int | None = None,
     ) -> None:
-        root = Path(store) if store is not None else cache_folder() / "runs"
+        root = Path(store) if store is not None else default_root()
         self.store = Store(root, store_bytes or int(os.environ.get("FOCUS_LAB_STORE_BYTES", DEFAULT_BYTES)))
         self.max_seconds = max_seconds or float(os.environ.get("FOCUS_LAB_MAX_SECONDS", 1800))
         self._max_bytes = max_bytes

@@ -1,4 +1,4 @@
-"""Small JSON files that are whole or absent, and the cache folder they live in."""
+"""Small JSON files that are whole or absent, and the cache folder of this program."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 
 
 def cache_folder() -> Path:
-    """``FOCUS_LAB_CACHE``, or ``focus-lab`` in the user's cache folder of the platform."""
+    """``FOCUS_LAB_CACHE``, or ``focus-lab`` in the user's cache folder of the platform; it may not exist yet."""
     if own := os.environ.get("FOCUS_LAB_CACHE"):
         return Path(own).expanduser()
     if sys.platform == "win32":

@@ -90,9 +90,9 @@ class Lane:
             self._thread.join(5)
 
     def _number(self) -> None:
-        for place, job in enumerate(self._queue, start=1):
-            job.position = place
-            job.message = f"Waiting: {place} {'run' if place == 1 else 'runs'} ahead."
+        for ahead, job in enumerate(self._queue, start=self.running is not None):
+            job.position = ahead
+            job.message = f"Waiting: {ahead} {'run' if ahead == 1 else 'runs'} ahead." if ahead else "Starting."
 
     def _loop(self) -> None:
         while job := self._next():
@@ -117,8 +117,7 @@ class Lane:
             job = self._queue.pop(0)
             job.state, job.position, job.started, job.message = RUNNING, 0, time.time(), "Starting."
             self.running = job
-            for place, other in enumerate(self._queue, start=1):
-                other.position = place
+            self._number()
             return job
 
     def _ready_worker(self, job: Job) -> WorkerProcess | None:

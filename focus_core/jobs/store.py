@@ -6,13 +6,14 @@ import hashlib
 import json
 import os
 import shutil
+import tempfile
 import threading
 import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from focus_core.jobs.files import read_json, write_json
+from focus_core.jobs.files import cache_folder, read_json, write_json
 
 FORMAT = 1
 DEFAULT_BYTES = 2 << 30
@@ -28,6 +29,18 @@ class Run:
     result: dict[str, Any]
     seconds: float
     time: float
+
+
+def default_root() -> Path:
+    """``runs`` in the cache folder, or a temporary folder where that cannot be written."""
+    root = cache_folder() / "runs"
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+        if os.access(root, os.W_OK):
+            return root
+    except OSError:
+        pass
+    return Path(tempfile.mkdtemp(prefix="focus-lab-")) / "runs"
 
 
 def key_of(kind: str, request: dict[str, Any], identity: Any = None) -> str:

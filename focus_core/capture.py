@@ -1,0 +1,399 @@
+"""Runs a text through a model twice, with a variant and dense, and keeps what the pages show as a Trace.
+
+No torch at the top: sizes are planned in the app's process as well.
+"""
+
+from __future__ import annotations
+
+import datetime
+import hashlib
+import platform
+import time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from focus_core.errors import Cancelled, InvalidInput, TooLarge, Unsupported
+from focus_core.pattern import GroupPattern, Pattern
+from focus_core.trace import Trace
+
+if TYPE_CHECKING:
+    import torch
+
+    from focus_core.variants import AttentionCall, Variant
+
+BYTE_BUDGET = 64 << 20
+MAX_SAMPLED = 256
+_HALF_MAX = 65504.0
+
+Progress = Callable[[float, str], None] | None
+Cancel = Callable[[], bool] | None
+
+
+def trace_bytes(shape: Any, tokens: int, layers: int) -> int:
+    """Bytes of a Trace's arrays before compression, at most.
+
+    Args:
+        shape: anything with ``layers``, ``heads``, ``kv_heads`` and ``head_dim``.
+        tokens: length of the text.
+        layers: number of layers whose q and k are kept.
+    """
+    sets = 2 * 8 * shape.layers * shape.kv_heads * tokens
+    vectors = 2 * layers * (shape.heads + shape.kv_heads) * shape.head_dim * tokens
+    return sets + vectors + 8 * shape.layers * shape.heads + 29 * tokens
+
+
+def plan_layers(shape: Any, tokens: int, layers: str | Sequence[int] = "all", budget: int = BYTE_BUDGET) -> list[int]:
+    """Layers whose q and k are kept: those asked for, or, for ``all``, as many as the budget holds, evenly spread.
+
+    Raises:
+        InvalidInput: there is no such layer.
+        TooLarge: the layers that were named do not fit; the hint names how many do.
+    """
+    one = trace_bytes(shape, tokens, 1) - trace_bytes(shape, tokens, 0)
+    room = max(0, (budget - trace_bytes(shape, tokens, 0)) // max(1, one))
+    if isinstance(layers, str):
+        if layers != "all":
+            raise InvalidInput(f"layers is {layers!r}.", "It can be all, or a list of layer numbers.")
+        count = min(shape.layers, max(1, room))
+        return sorted({round(x) for x in np.linspace(0, shape.layers - 1, count)})
+    wanted = sorted(set(layers))
+    wrong = [x for x in wanted if not isinstance(x, int) or isinstance(x, bool) or not 0 <= x < shape.layers]
+    if wrong:
+        raise InvalidInput(f"There is no layer {wrong[0]!r}.", f"The model has layers 0 to {shape.layers - 1}.")
+    need = trace_bytes(shape, tokens, len(wanted))
+    if need > budget and len(wanted) > 1:
+        raise TooLarge(
+            f"Keeping q and k of {len(wanted)} layers over {tokens:,} tokens takes {need / 1e6:,.0f} MB; "
+            f"a trace may take {budget / 1e6:,.0f} MB.",
+            f"{max(1, room)} of these layers fit.",
+        )
+    return wanted
+
+
+def capture_trace(
+    loaded: Any,
+    variant: Variant,
+    adapter: Any,
+    text: str,
+    *,
+    text_name: str | None = None,
+    adapter_name: str | None = None,
+    layers: str | Sequence[int] = "all",
+    limit: int | None = None,
+    byte_budget: int = BYTE_BUDGET,
+    progress: Progress = None,
+    cancel: Cancel = None,
+) -> Trace:
+    """Record one text: the groups as served, both likelihoods, dense q and k, pairs and dense mass kept.
+
+    The q and k are the dense pass's, rotated, in float16. Where a value would not fit float16, q and k are rescaled
+    by a power of two in opposite directions (their products are unchanged; provenance ``rescaled`` says where).
+
+    Args:
+        loaded: what ``load_model`` returned.
+        variant: the variant.
+        adapter: its trained module, or None.
+        text: the text.
+        text_name: its name, when it is a shipped one.
+        adapter_name: name or folder of the adapter, for the provenance.
+        layers: ``all`` or layer numbers; see ``plan_layers``.
+        limit: take only the first so many tokens.
+        byte_budget: largest size of the arrays.
+        progress: called with (fraction, sentence) at every layer.
+        cancel: asked at every layer.
+
+    Returns:
+        The Trace. Provenance has, beside what ``Trace`` lists: ``dense_by_definition`` (the text is no longer than
+        window + sinks), ``kept_layers`` (whose q and k are there), ``note`` (what had to be left out), ``summary``.
+
+    Raises:
+        InvalidInput: fewer than two tokens, or values that are not finite.
+        TooLarge: more tokens than the model reads, or layers that do not fit the budget.
+        Unsupported: the variant cannot serve the model.
+        Cancelled: on request.
+    """
+    import torch
+
+    from focus_core.evaluation.likelihood import token_nll
+    from focus_core.models.tokens import tokenize
+    from focus_core.retrofit import retrofit
+    from focus_core.variants import make
+
+    began, facts, model = time.perf_counter(), loaded.facts, loaded.model
+    support = variant.supports(facts)
+    if not support.ok:
+        raise Unsupported(f"{variant.name} cannot serve {loaded.name}: {support.reason}")
+    tokens = tokenize(loaded.tokenizer, text, limit)
+    count = len(tokens.ids)
+    check_length(count, facts.context)
+    kept_layers = plan_layers(facts, count, layers, byte_budget)
+    if limit is not None:
+        text = text.encode()[: int(tokens.span[-1, 1])].decode("utf-8", "ignore")
+    ids = torch.from_numpy(np.asarray(tokens.ids, np.int64))[None].to(next(model.parameters()).device)
+
+    alone = variant.name == "dense"
+    served = None if alone else _ServedWatch(facts.layers, progress, cancel, 0.0, 0.45)
+    dense = _DenseWatch(
+        facts.layers, progress, cancel, 0.0 if alone else 0.5, 0.9, set(kept_layers), {} if alone else served.patterns
+    )
+    with torch.no_grad():
+        if served is not None:
+            with retrofit(model, variant, adapter, recorder=served):
+                nll = token_nll(model, ids)[0].float().cpu().numpy()
+        with retrofit(model, make("dense"), recorder=dense):
+            dense_nll = token_nll(model, ids)[0].float().cpu().numpy()
+    nll = dense_nll.copy() if alone else nll
+    if not (np.isfinite(nll).all() and np.isfinite(dense_nll).all()):
+        raise InvalidInput(f"The model gave values that are not finite in {facts.dtype}.", "Load it in float32.")
+    patterns = [dense.patterns[layer] for layer in range(facts.layers)]
+    arrays = {
+        "nll": nll,
+        "dense_nll": dense_nll,
+        "kept_pairs": np.array([_density(p) for p in patterns], np.float32),
+        "mass_kept": np.array([dense.mass[layer] for layer in range(facts.layers)], np.float32),
+        "token_ids": np.asarray(tokens.ids, np.int32),
+        "byte_span": np.asarray(tokens.span, np.int32),
+        "partial": np.asarray(tokens.partial, bool),
+        "word": np.asarray(tokens.word, np.int32),
+        **_sets(patterns, facts.native),
+        **dense.vectors,
+    }
+    own = next((p for p, native in zip(patterns, facts.native, strict=True) if native is None), None)
+    window, sinks = (own.window, own.sinks) if isinstance(own, GroupPattern) else (count, 0)
+    left_out = facts.layers - len(kept_layers) if layers == "all" else 0
+    provenance = {
+        "model": loaded.name,
+        "revision": facts.revision,
+        "dtype": str(model.dtype).removeprefix("torch."),
+        "device": str(ids.device),
+        "variant": variant.name,
+        "config": variant.to_dict(),
+        "adapter": adapter_name if adapter is not None else None,
+        "text_name": text_name,
+        "text_hash": hashlib.sha256(text.encode()).hexdigest()[:16],
+        "layers": facts.layers,
+        "heads": facts.heads,
+        "kv_heads": facts.kv_heads,
+        "head_dim": facts.head_dim,
+        "scale": dense.scale,
+        "softcap": dense.softcap,
+        "window": window,
+        "sinks": sinks,
+        "groups": getattr(variant, "groups", None) if "key_bits" in arrays else None,
+        "native": list(facts.native),
+        "sampled_queries": dense.sampled,
+        "kept_layers": kept_layers,
+        "rescaled": dense.rescaled,
+        "clipped": dense.clipped,
+        "dense_by_definition": count <= window + sinks,
+        "note": f"q and k of {left_out} layers are left out to stay under {byte_budget / 1e6:,.0f} MB."
+        if left_out
+        else "",
+        "recorded": False,
+        "versions": _versions(),
+        "time": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "seconds": round(time.perf_counter() - began, 3),
+        "summary": summary_of(arrays),
+    }
+    return Trace(provenance, text, list(tokens.text), arrays)
+
+
+def check_length(tokens: int, context: int) -> None:
+    """Refuse a text of fewer than two tokens or of more than the model reads."""
+    if tokens < 2:
+        raise InvalidInput(
+            f"The text has {tokens} token{'' if tokens == 1 else 's'}; one is scored by those before it.",
+            "Give a text of at least two tokens; a shipped passage has at least 1,024.",
+        )
+    if tokens > context:
+        raise TooLarge(
+            f"The text has {tokens:,} tokens; the model reads {context:,}.", f"Take its first {context:,} tokens."
+        )
+
+
+def summary_of(arrays: dict[str, np.ndarray]) -> dict[str, Any]:
+    """The live figures: means over layers and heads, perplexities of the scored tokens."""
+    ppl, dense_ppl = (float(np.exp(arrays[name].astype(np.float64).mean())) for name in ("nll", "dense_nll"))
+    return {
+        "kept_pairs": float(arrays["kept_pairs"].mean()),
+        "mass_kept": float(arrays["mass_kept"].mean()),
+        "ppl": ppl,
+        "dense_ppl": dense_ppl,
+        "ppl_change": ppl / dense_ppl - 1,
+        "scored_tokens": len(arrays["nll"]),
+    }
+
+
+def sampled_rows(tokens: int) -> slice:
+    """At most 256 evenly spaced queries, the last one among them."""
+    step = -(-tokens // MAX_SAMPLED)
+    return slice((tokens - 1) % step, tokens, step)
+
+
+class _Watch:
+    """Progress and cancel at every layer of one pass."""
+
+    what = ""
+
+    def __init__(self, layers: int, progress: Progress, cancel: Cancel, start: float, end: float) -> None:
+        self._layers, self._progress, self._cancel = layers, progress, cancel
+        self._start, self._end, self._calls = start, end, 0
+
+    def record(self, call: AttentionCall, variant: Variant) -> None:
+        if self._cancel is not None and self._cancel():
+            raise Cancelled
+        if self._progress is not None:
+            share = min(1.0, self._calls / self._layers)
+            self._progress(
+                self._start + (self._end - self._start) * share,
+                f"{self.what}: layer {call.layer + 1} of {self._layers}.",
+            )
+        self._calls += 1
+        self.see(call, variant)
+
+    def see(self, call: AttentionCall, variant: Variant) -> None:
+        raise NotImplementedError
+
+
+class _ServedWatch(_Watch):
+    """Keeps the pattern of every layer as it was served."""
+
+    what = "With the variant"
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.patterns: dict[int, Pattern] = {}
+
+    def see(self, call: AttentionCall, variant: Variant) -> None:
+        from focus_core.evaluation.recorders import kept_pattern
+
+        self.patterns[call.layer] = kept_pattern(call, variant)
+
+
+class _DenseWatch(_Watch):
+    """Keeps q and k of the asked layers, and how much dense mass each layer's pattern keeps."""
+
+    what = "Dense"
+
+    def __init__(self, layers, progress, cancel, start, end, kept: set[int], patterns: dict[int, Pattern]) -> None:
+        super().__init__(layers, progress, cancel, start, end)
+        self.patterns = patterns
+        self.vectors: dict[str, np.ndarray] = {}
+        self.mass: dict[int, np.ndarray] = {}
+        self.rescaled: dict[str, int] = {}
+        self.clipped: list[int] = []
+        self.scale, self.softcap, self.sampled = 0.0, None, 0
+        self._kept = kept
+
+    def see(self, call: AttentionCall, variant: Variant) -> None:
+        from focus_core.evaluation.recorders import kept_pattern
+
+        layer = call.layer
+        if layer not in self.patterns:
+            self.patterns[layer] = kept_pattern(call, variant)
+        query, key = call.query[0].float(), call.key[0].float()
+        self.scale, self.softcap = call.scale, call.softcap
+        rows = sampled_rows(query.shape[1])
+        self.sampled = len(range(*rows.indices(query.shape[1])))
+        self.mass[layer] = kept_mass(
+            query, key, self.patterns[layer], call.scale, rows, softcap=call.softcap, window=call.sliding_window
+        )
+        if layer in self._kept:
+            shift = half_shift(float(query.abs().max()), float(key.abs().max()))
+            if shift:
+                self.rescaled[str(layer)] = shift
+            q, k = query * 2.0**-shift, key * 2.0**shift
+            if max(float(q.abs().max()), float(k.abs().max())) > _HALF_MAX and layer not in self.clipped:
+                self.clipped.append(layer)
+            for name, value in (("queries", q), ("keys", k)):
+                self.vectors[f"{name}.{layer}"] = value.clamp(-_HALF_MAX, _HALF_MAX).half().cpu().numpy()
+
+
+def half_shift(query_max: float, key_max: float) -> int:
+    """Power of two to divide q and multiply k by so that both fit float16; 0 when they do already."""
+    if max(query_max, key_max) <= _HALF_MAX or min(query_max, key_max) <= 0:
+        return 0
+    return round(float(np.log2(query_max / key_max)) / 2)
+
+
+def kept_mass(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    pattern: Pattern,
+    scale: float,
+    rows: slice,
+    *,
+    softcap: float | None = None,
+    window: int | None = None,
+) -> np.ndarray:
+    """Dense attention mass that a pattern keeps, mean over the queries ``rows``; exact for each of them.
+
+    Args:
+        query: (Hq, N, D) fp32.
+        key: (Hkv, N, D) fp32.
+        pattern: of the same heads and tokens.
+        scale: factor of the scores.
+        rows: which queries.
+        softcap: applied to the scores before the mask; None when the model has none.
+        window: the layer's own window: dense attention sees no further.
+
+    Returns:
+        (Hq,) float64.
+    """
+    import torch
+
+    heads, count = query.shape[:2]
+    share = heads // key.shape[0]
+    i = torch.arange(count, device=query.device)[rows][:, None]
+    j = torch.arange(count, device=query.device)[None, :]
+    hidden = j > i if window is None else (j > i) | (i - j >= window)
+    out, tiles = np.zeros(heads), {}
+    for head in range(heads):
+        router = pattern.router_of(head) if isinstance(pattern, GroupPattern) else head
+        if router not in tiles:
+            tiles = {router: torch.from_numpy(pattern.tile(0, head, rows, slice(0, count))).to(query.device)}
+        scores = query[head, rows] @ key[head // share].T * scale
+        if softcap is not None:
+            scores = softcap * torch.tanh(scores / softcap)
+        mass = scores.masked_fill_(hidden, -torch.inf).softmax(-1)
+        out[head] = mass.masked_fill_(~tiles[router], 0.0).sum(-1).double().mean().item()
+    return np.minimum(out, 1.0)
+
+
+def _density(pattern: Pattern) -> list[float]:
+    """(Hq,) kept over causal pairs; heads of one router are counted once."""
+    if not isinstance(pattern, GroupPattern):
+        return [pattern.density(0, head) for head in range(pattern.heads)]
+    routers = [pattern.router_of(head) for head in range(pattern.heads)]
+    found = {router: pattern.density(0, routers.index(router)) for router in set(routers)}
+    return [found[router] for router in routers]
+
+
+def _sets(patterns: list[Pattern], native: Sequence[int | None]) -> dict[str, np.ndarray]:
+    """``query_bits`` and ``key_bits`` (L, R, N), zero in native layers; empty when no layer has groups."""
+    grouped = {layer: p for layer, p in enumerate(patterns) if native[layer] is None and isinstance(p, GroupPattern)}
+    if not any(p.key_bits.any() for p in grouped.values()):
+        return {}
+    routers = max(p.key_bits.shape[1] for p in grouped.values())
+    shape = (len(patterns), routers, patterns[0].keys)
+    sets = {"query_bits": np.zeros(shape, np.int64), "key_bits": np.zeros(shape, np.int64)}
+    for layer, pattern in grouped.items():
+        sets["query_bits"][layer], sets["key_bits"][layer] = pattern.query_bits[0], pattern.key_bits[0]
+    return sets
+
+
+def _versions() -> dict[str, str]:
+    import torch
+    import transformers
+
+    from focus_core.trace import FORMAT
+
+    return {
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "transformers": transformers.__version__,
+        "numpy": np.__version__,
+        "trace": str(FORMAT),
+    }

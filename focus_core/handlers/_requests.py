@@ -1,0 +1,149 @@
+"""Fields that several kinds of requests share, read without torch, and what they cost."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from focus_core import assets
+from focus_core.errors import InvalidInput
+from focus_core.handlers._shapes import Shape, shape_of
+from focus_core.jobs.costs import Estimate, Host
+from focus_core.models.catalog import DEFAULT, check_allowed, prepared_default
+from focus_core.variants import VARIANTS, make
+
+if TYPE_CHECKING:
+    from focus_core.variants import Variant
+
+MAX_TEXT_BYTES = 4_000_000
+LOGIT_BYTES = 500_000_000
+"""Peak of scoring: tiles of the logits in fp32, with what the runtime keeps."""
+_FLOPS_PER_CORE = 2.5e10
+_FLOPS_CARD = 2e13
+_LOAD_BYTES_PER_SECOND = 3e8
+_FIRST_PREPARE_SECONDS = 20.0
+
+
+def model_name(request: dict[str, Any]) -> str:
+    """The model that the request names, if this server may load it."""
+    name = request.get("model")
+    if not isinstance(name, str) or not name.strip():
+        raise InvalidInput("No model is named.", f"Name one, for example {DEFAULT}.")
+    check_allowed(name)
+    return name
+
+
+def text_of(request: dict[str, Any]) -> tuple[str, str | None]:
+    """The text and its shipped name; the name alone is enough.
+
+    Raises:
+        InvalidInput: no text, an unknown name, or more bytes than are taken.
+    """
+    text, name = request.get("text"), request.get("text_name")
+    if text is None and name:
+        return assets.load_text(name).text, name
+    if not isinstance(text, str) or not text.strip():
+        raise InvalidInput("The text is empty.", "Write or choose some text.")
+    size = len(text.encode("utf-8", "surrogatepass"))
+    if size > MAX_TEXT_BYTES:
+        raise InvalidInput(
+            f"The text has {size / 1e6:.1f} MB; {MAX_TEXT_BYTES / 1e6:.0f} MB are taken.",
+            "Cut out the part that matters.",
+        )
+    return text.encode("utf-8", "replace").decode(), name
+
+
+def count_tokens(text: str, name: str | None, model: str) -> tuple[int, bool]:
+    """Number of tokens, and whether it is exact (a shipped text with the default model) or judged by bytes."""
+    if name and model == DEFAULT and name in assets.text_names():
+        shipped = assets.load_text(name)
+        if shipped.tokens and shipped.text == text:
+            return shipped.tokens, True
+    narrow = sum(c < "\x80" for c in text)
+    wide = len(text.encode()) - narrow
+    return max(1, round(narrow / 4.2 + wide / 1.5)), False
+
+
+def adapter_folder(name: str | None) -> Path | None:
+    """Folder of a shipped adapter by its name, or of any by its path.
+
+    Raises:
+        InvalidInput: there is no adapter there.
+    """
+    if name is None or name == "":
+        return None
+    shipped = assets.adapters()
+    folder = Path(shipped[name]["path"]) if name in shipped else Path(name).expanduser()
+    if not (folder / "focus_config.json").is_file():
+        known = f"Shipped: {', '.join(shipped)}; or give a folder." if shipped else "Give the folder of one."
+        raise InvalidInput(f"There is no adapter {name!r}.", known)
+    return folder
+
+
+def check_variant(request: dict[str, Any]) -> None:
+    """Refuse an unknown variant, wrong settings, or an adapter that is missing or not wanted, before a model loads."""
+    name, config = request.get("variant", "dense"), request.get("config") or {}
+    folder = adapter_folder(request.get("adapter"))
+    make(name, config)
+    if VARIANTS[name].adapter_kind and folder is None:
+        shipped = ", ".join(assets.adapters())
+        raise InvalidInput(
+            f"{name} needs a trained adapter.", f"Choose one: {shipped}." if shipped else "Train one for this model."
+        )
+
+
+def build_variant(request: dict[str, Any], model: Any) -> tuple[Variant, Any, str | None]:
+    """The variant, its adapter and the adapter's name; settings the adapter is served with, then the request's.
+
+    An adapter beside a variant that takes none is left aside.
+    """
+    name, config = request.get("variant", "dense"), request.get("config") or {}
+    folder = adapter_folder(request.get("adapter"))
+    if folder is None or VARIANTS[name].adapter_kind is None:
+        return make(name, config), None, None
+    from focus_core.adapter import load_adapter
+
+    adapter = load_adapter(folder, model)
+    return make(name, {**adapter.serve, **config}), adapter, request["adapter"]
+
+
+def files_identity(request: dict[str, Any]) -> list[Any]:
+    """Ages and sizes of the files that a request names: another adapter at the same path is another run."""
+    found: list[Any] = []
+    folder = adapter_folder(request.get("adapter"))
+    model = Path(str(request.get("model", ""))).expanduser()
+    named = sorted(folder.glob("focus_*")) if folder else []
+    named += sorted(model.glob("*")) if model.is_dir() else [model] if model.is_file() else []
+    for path in named:
+        status = path.stat()
+        found.append([path.name, status.st_size, status.st_mtime_ns])
+    return found
+
+
+def forward_seconds(shape: Shape, tokens: int, host: Host, passes: float = 1.0) -> float:
+    """Raw seconds of scoring one text, from its operations."""
+    pairs = tokens * (tokens + 1) / 2
+    flops = 2 * shape.inner * tokens + 2 * shape.vocab * shape.hidden * tokens
+    flops += 4 * pairs * shape.heads * shape.head_dim * shape.layers
+    rate = _FLOPS_CARD if host.device.startswith("cuda") else _FLOPS_PER_CORE * host.cores
+    return passes * (flops / rate + 0.004 * shape.layers)
+
+
+def forward_bytes(shape: Shape, tokens: int) -> int:
+    """Peak bytes of scoring one text beyond the weights."""
+    return LOGIT_BYTES + tokens * shape.hidden * 4 * 40
+
+
+def loading(model: str, host: Host) -> tuple[float, int]:
+    """Seconds and bytes to load the model; nothing when it is there or its size is not known."""
+    shape = shape_of(model)
+    if host.loaded == model or shape is None:
+        return 0.0, 0
+    first = _FIRST_PREPARE_SECONDS if model == DEFAULT and prepared_default() is None else 0.0
+    # Weights are read and widened to fp32 while the read copy is still there.
+    return 2.0 + first + 4 * shape.values / _LOAD_BYTES_PER_SECOND, round(4 * shape.values * 1.5)
+
+
+def unknown_cost(model: str) -> Estimate:
+    """For a model whose size is not known before it is loaded; the loader checks it against the memory."""
+    return Estimate(0.0, 0, f"The cost is known once {model} is loaded.")

@@ -1,0 +1,90 @@
+"""A model's size from its files, without loading it and without torch."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from focus_core.errors import FocusError
+from focus_core.jobs.files import read_json
+from focus_core.models.catalog import DEFAULT
+from focus_core.models.headers import folder_weights, gguf_values
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What decides a run's cost."""
+
+    layers: int
+    hidden: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    vocab: int
+    context: int
+    values: int
+
+    @property
+    def inner(self) -> int:
+        """Weights that every token is multiplied with, without embedding and head."""
+        return max(self.values - self.vocab * self.hidden, self.values // 4)
+
+
+_DEFAULT_SHAPE = Shape(30, 576, 9, 3, 64, 49152, 8192, 134_515_008)
+
+
+def shape_of(name: str) -> Shape | None:
+    """The model's shape; None when its files are not here or do not say."""
+    if name == DEFAULT:
+        return _DEFAULT_SHAPE
+    path = Path(name).expanduser()
+    try:
+        if path.is_dir():
+            return _of_folder(path)
+        if path.is_file() and path.suffix == ".gguf":
+            return _guess(gguf_values(path))
+        for snapshot in _snapshots(name):
+            return _of_folder(snapshot)
+    except (FocusError, OSError, ValueError, KeyError, TypeError):
+        return None
+    return None
+
+
+def _snapshots(name: str) -> list[Path]:
+    home = Path(os.environ.get("HF_HOME") or Path.home() / ".cache" / "huggingface").expanduser()
+    hub = Path(os.environ.get("HF_HUB_CACHE") or home / "hub").expanduser()
+    return sorted((hub / f"models--{name.replace('/', '--')}" / "snapshots").glob("*"), reverse=True)
+
+
+def _of_folder(folder: Path) -> Shape:
+    config: dict[str, Any] = read_json(folder / "config.json") or {}
+    config = config.get("text_config") or config
+
+    def field(*names: str) -> int:
+        return int(next(config[n] for n in names if config.get(n) is not None))
+
+    try:
+        hidden, heads = field("hidden_size", "n_embd"), field("num_attention_heads", "n_head")
+        kv_heads = int(config.get("num_key_value_heads") or heads)
+        return Shape(
+            layers=field("num_hidden_layers", "n_layer"),
+            hidden=hidden,
+            heads=heads,
+            kv_heads=kv_heads,
+            head_dim=int(config.get("head_dim") or hidden // heads),
+            vocab=field("vocab_size"),
+            context=field("max_position_embeddings", "n_positions"),
+            values=folder_weights(folder).values,
+        )
+    except StopIteration:
+        raise ValueError(json.dumps(sorted(config))) from None
+
+
+def _guess(values: int) -> Shape:
+    """A typical decoder of that many weights."""
+    hidden = max(64, round((values / 300) ** 0.5 / 64) * 64)
+    heads = hidden // 64
+    return Shape(max(2, round(values / (12 * hidden**2))), hidden, heads, heads, 64, 50_000, 1 << 20, values)
