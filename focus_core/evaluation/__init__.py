@@ -1,0 +1,1 @@
+"""What a variant costs in quality, and whether it keeps its promises."""
