@@ -7,10 +7,11 @@ import torch
 from focus_core.errors import InvalidInput, NotAvailable
 from focus_core.kernels.checks import check_first_key, check_qkv, check_softcap, scale_of
 from focus_core.kernels.focus.chunked import focus_chunked
+from focus_core.kernels.focus.cpu import focus_cpu
 from focus_core.kernels.focus.reference import focus_reference
 
 BACKENDS = ("auto", "reference", "chunked", "cpu", "triton", "flash")
-_KERNELS = {"reference": focus_reference, "chunked": focus_chunked}
+_KERNELS = {"reference": focus_reference, "chunked": focus_chunked, "cpu": focus_cpu}
 
 
 def focus_attention(

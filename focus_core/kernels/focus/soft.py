@@ -132,7 +132,11 @@ def _sdpa_rows(q, k, v, rows, add, multiply, window, sinks, first_key, scale, so
     share = q.shape[1] // k.shape[1]
     # An explicit mask rules out the fused grouped-query kernels, and without them the maths is done unfused.
     k, v = (x.repeat_interleave(share, 1) if share > 1 else x for x in (k, v))
-    out = F.scaled_dot_product_attention(q[:, :, rows], k, v, attn_mask=bias, scale=scale)
+    q = q[:, :, rows]
+    if bias.requires_grad and not (q.requires_grad or k.requires_grad or v.requires_grad):
+        # The fused kernel keeps the log-sum-exp that the bias's gradient needs only when q, k or v want one.
+        q = q.detach().requires_grad_()
+    out = F.scaled_dot_product_attention(q, k, v, attn_mask=bias, scale=scale)
     return out if first_key is None else torch.nan_to_num(out).masked_fill(~causal.any(-1, keepdim=True), 0)
 
 
