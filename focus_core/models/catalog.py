@@ -98,10 +98,10 @@ def prepared_default() -> Path | None:
 
 def _cached_ids() -> list[str]:
     """Ids in the local Hugging Face cache whose config names a causal language model."""
-    home = Path(os.environ.get("HF_HOME") or Path.home() / ".cache" / "huggingface").expanduser()
-    hub = Path(os.environ.get("HF_HUB_CACHE") or home / "hub").expanduser()
+    from focus_core.models.folders import hub_folder
+
     found = set()
-    for path in hub.glob("models--*/snapshots/*/config.json"):
+    for path in hub_folder().glob("models--*/snapshots/*/config.json"):
         try:
             architectures = json.loads(path.read_text(encoding="utf-8")).get("architectures") or []
         except (OSError, ValueError, AttributeError):

@@ -5,22 +5,19 @@ The process of its own can be ended at any moment, and gives its memory back.
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import importlib.util
 import json
 import math
 import os
-import queue
-import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from focus_core.errors import Cancelled, FocusError, InvalidInput, NotAvailable, Unsupported
+from focus_core.models.child import answer, follow, module_command, reraise
 from focus_core.models.folders import models_folder, whole_folder
 from focus_core.models.headers import gguf_values
 
@@ -95,61 +92,29 @@ def content_key(gguf: Path) -> str:
 
 def _run(gguf: Path, folder: Path, progress: Progress | None, cancel: Cancel | None) -> None:
     tell = progress or (lambda fraction, message: None)
-    root = str(Path(__file__).resolve().parents[2])
-    paths = os.pathsep.join(p for p in (root, os.environ.get("PYTHONPATH")) if p)
-    environment = os.environ | {"PYTHONPATH": paths, "CUDA_VISIBLE_DEVICES": "", "HF_HUB_OFFLINE": "1"}
-    command = [sys.executable, "-m", "focus_core.models.convert", str(gguf), str(folder)]
-    child = subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
+    stage, since = "start", time.monotonic()
+
+    def line(text: str) -> None:
+        nonlocal stage, since
+        document = json.loads(text)
+        reraise(document)
+        stage, since = document["stage"], time.monotonic()
+
+    command, environment = module_command("focus_core.models.convert", str(gguf), str(folder))
+    code, last = follow(
+        command,
+        line=line,
+        tick=lambda: tell(*_fraction(stage, time.monotonic() - since)),
+        cancel=cancel,
+        stopped=Cancelled("The preparation of the model was stopped.", "It starts anew when the model is used."),
+        environment=environment | {"CUDA_VISIBLE_DEVICES": "", "HF_HUB_OFFLINE": "1"},
     )
-    lines: queue.Queue[str | None] = queue.Queue()
-    noise: list[str] = []
-    readers = [
-        threading.Thread(target=_pump, args=(child.stdout, lines.put), daemon=True),
-        threading.Thread(target=_pump, args=(child.stderr, noise.append), daemon=True),
-    ]
-    for reader in readers:
-        reader.start()
-    stage, since, outcome = "start", time.monotonic(), None
-    try:
-        while True:
-            if cancel is not None and cancel():
-                raise Cancelled("The preparation of the model was stopped.", "It starts anew when the model is used.")
-            tell(*_fraction(stage, time.monotonic() - since))
-            try:
-                line = lines.get(timeout=0.2)
-            except queue.Empty:
-                continue
-            if line is None:
-                break
-            outcome = json.loads(line)
-            if "stage" in outcome:
-                stage, since = outcome["stage"], time.monotonic()
-        child.wait()
-    finally:
-        child.kill()
-        child.wait()
-        for reader in readers:
-            reader.join(1.0)
-        for stream in (child.stdin, child.stdout, child.stderr):
-            with contextlib.suppress(OSError):
-                stream.close()
-    if outcome and "error" in outcome:
-        kind = {"Unsupported": Unsupported, "InvalidInput": InvalidInput}[outcome["error"]]
-        raise kind(outcome["message"], outcome["hint"])
-    if child.returncode != 0 or stage != "done":
-        last = next((text.strip() for text in reversed(noise) if text and text.strip()), "no message")
+    if code != 0 or stage != "done":
         raise FocusError(
-            f"The conversion of {gguf.name} ended early (exit {child.returncode}: {last[:200]}).",
+            f"The conversion of {gguf.name} ended early (exit {code}: {last or 'no message'}).",
             "Nothing half-written is left: try again with more free memory and disk.",
         )
     tell(1.0, STAGES["done"][2])
-
-
-def _pump(stream: Any, put: Callable[[str | None], None]) -> None:
-    for line in stream:
-        put(line)
-    put(None)
 
 
 def _fraction(stage: str, seconds: float) -> tuple[float, str]:
@@ -173,9 +138,10 @@ def _convert(gguf: Path, folder: Path, tell: Callable[[str], None]) -> None:
         AutoTokenizer.from_pretrained(place, gguf_file=file).save_pretrained(folder)
         tell("config")
         config = AutoConfig.from_pretrained(place, gguf_file=file)
-    except (ValueError, KeyError, NotImplementedError, OSError) as error:
+    except Exception as error:
+        reason = str(error).splitlines()[0][:200] if str(error) else type(error).__name__
         raise Unsupported(
-            f"{file} has a tokenizer or an architecture that transformers cannot read ({error}).",
+            f"transformers cannot read the tokenizer or the architecture of {file} ({reason}).",
             "Use the model's safetensors instead.",
         ) from None
     tell("weights")
@@ -189,7 +155,6 @@ def _convert(gguf: Path, folder: Path, tell: Callable[[str], None]) -> None:
     for leftover in ("quantization_config", "_pre_quantization_dtype"):
         if hasattr(config, leftover):
             delattr(config, leftover)
-    config.name_or_path = gguf.stem
     with torch.device("meta"):
         clean = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
     clean.load_state_dict(weights, strict=True, assign=True)
@@ -208,32 +173,5 @@ def _plain() -> dict[str, Any]:
     return {"quantization_config": GgufConfig(dequantize=True)}
 
 
-def _end_with_parent() -> None:
-    """End this process when its standard input closes, which is when the parent is gone."""
-    sys.stdin.read()
-    os._exit(3)
-
-
-def main(arguments: list[str]) -> int:
-    """Convert ``arguments[0]`` into the folder ``arguments[1]``; one JSON line a stage, or one with the error."""
-    threading.Thread(target=_end_with_parent, daemon=True).start()
-    # Libraries may print: only this function writes to the real standard output.
-    out = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)
-
-    def send(document: dict[str, str]) -> None:
-        out.write(json.dumps(document) + "\n")
-        out.flush()
-
-    try:
-        _convert(Path(arguments[0]), Path(arguments[1]), lambda stage: send({"stage": stage}))
-    except (Unsupported, InvalidInput) as error:
-        send({"error": type(error).__name__, "message": error.message, "hint": error.hint})
-        return 1
-    return 0
-
-
 if __name__ == "__main__":
-    code = main(sys.argv[1:])
-    sys.stderr.flush()
-    os._exit(code)  # the thread that reads standard input would hold a normal exit
+    answer(lambda send: _convert(Path(sys.argv[1]), Path(sys.argv[2]), lambda stage: send({"stage": stage})))

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
-import queue
 import re
 import shutil
-import subprocess
 import sys
-import threading
 from collections.abc import Callable
 from pathlib import Path
 
 from focus_core.errors import Cancelled, InvalidInput, NotAvailable
 from focus_core.models import catalog
+from focus_core.models.child import follow
 
 SIZE = "93 MB"
 
@@ -76,40 +74,20 @@ def _installer() -> list[str]:
 
 
 def _install(command: list[str], tell: Callable[[float, str], None], cancel: Callable[[], bool] | None) -> None:
-    child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    lines: queue.Queue[str | None] = queue.Queue()
+    def line(text: str) -> None:
+        if match := re.fullmatch(r"Progress (\d+) of (\d+)", text.strip()):
+            done, total = map(int, match.groups())
+            tell(0.9 * done / max(total, 1), f"Getting {catalog.TITLE} ({done / 1e6:.0f} of {total / 1e6:.0f} MB)")
 
-    def pump() -> None:
-        for line in child.stdout:
-            lines.put(line.strip())
-        lines.put(None)
-
-    reader = threading.Thread(target=pump, daemon=True)
-    reader.start()
-    last = ""
-    try:
-        while True:
-            if cancel is not None and cancel():
-                raise Cancelled(f"Getting {catalog.TITLE} was stopped.", f"Later: {catalog.FETCH}")
-            try:
-                line = lines.get(timeout=0.2)
-            except queue.Empty:
-                continue
-            if line is None:
-                break
-            if match := re.fullmatch(r"Progress (\d+) of (\d+)", line):
-                done, total = map(int, match.groups())
-                tell(0.9 * done / max(total, 1), f"Getting {catalog.TITLE} ({done / 1e6:.0f} of {total / 1e6:.0f} MB)")
-            elif line:
-                last = line
-        code = child.wait()
-    finally:
-        child.kill()
-        child.wait()
-        reader.join(1.0)
-        child.stdout.close()
+    code, last = follow(
+        command,
+        line=line,
+        tick=lambda: None,
+        cancel=cancel,
+        stopped=Cancelled(f"Getting {catalog.TITLE} was stopped.", f"Later: {catalog.FETCH}"),
+    )
     if code != 0:
-        raise NotAvailable(f"{catalog.PACKAGE} could not be installed ({last[:200]}).", _by_hand())
+        raise NotAvailable(f"{catalog.PACKAGE} could not be installed ({last or f'exit {code}'}).", _by_hand())
 
 
 def _by_hand() -> str:

@@ -38,6 +38,14 @@ def models_folder() -> Path:
     return folder
 
 
+def hub_folder() -> Path:
+    """Where Hugging Face keeps its copies: ``HF_HUB_CACHE``, or ``hub`` in ``HF_HOME``."""
+    if given := os.environ.get("HF_HUB_CACHE"):
+        return Path(given).expanduser()
+    base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return Path(os.environ.get("HF_HOME") or base / "huggingface").expanduser() / "hub"
+
+
 @contextlib.contextmanager
 def whole_folder(target: Path) -> Iterator[Path]:
     """A temporary folder that becomes ``target`` in one step when the block ends without an error.
