@@ -1,0 +1,181 @@
+"""The variants of one comparison: their settings, adapters, and whether the model can take them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from focus_core.errors import FocusError, InvalidInput
+from focus_core.variants import VARIANTS, Variant, make
+from focus_core.variants.base import Cost, Shape
+
+if TYPE_CHECKING:
+    from focus_core.models.facts import ModelFacts
+    from focus_core.variants.base import AttentionCall
+
+BASELINE = "dense"
+MASKED = frozenset({"dense", "chunked", "reference", "soft"})
+"""Backends that compute every pair and hide some: right, and no saving."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One line of a comparison.
+
+    Attributes:
+        key: identifies the line: variant, settings and adapter.
+        label: what people read.
+        variant: the config.
+        adapter_name: as requested; None without one.
+        adapter: the loaded module; None without one.
+    """
+
+    key: str
+    label: str
+    variant: Variant
+    adapter_name: str | None = None
+    adapter: Any = None
+
+    def describe(self) -> dict[str, Any]:
+        """The fields that every row of this line repeats."""
+        return {
+            "key": self.key,
+            "label": self.label,
+            "variant": self.variant.name,
+            "config": self.variant.to_dict(),
+            "adapter": self.adapter_name,
+            "served": self.variant.served,
+            "leaks": self.variant.leaks,
+        }
+
+
+def label_of(variant: Variant, adapter_name: str | None = None) -> str:
+    """A variant's name with the settings that differ from their defaults, and its adapter."""
+    default = type(variant)().to_dict()
+    changed = [f"{k} {v}" for k, v in variant.to_dict().items() if v != default[k] and k != "backend"]
+    return " · ".join([variant.name, *changed, *([adapter_name] if adapter_name else [])])
+
+
+def key_of(variant: Variant, adapter_name: str | None) -> str:
+    """The identity of a line."""
+    return json.dumps([variant.name, variant.to_dict(), adapter_name], sort_keys=True)
+
+
+def resolve(
+    requests: list[dict[str, Any]], facts: ModelFacts, load_adapter: Callable[[str], Any]
+) -> tuple[list[Entry], list[dict[str, str]]]:
+    """Turn requests ``{variant, config, adapter, label}`` into lines; dense comes first, asked for or not.
+
+    Args:
+        requests: what was asked for; ``config``, ``adapter`` and ``label`` may be missing.
+        facts: of the model.
+        load_adapter: loads an adapter by its name; called once a name.
+
+    Returns:
+        The lines, and for each request that the model cannot take ``{label, reason, hint}``.
+
+    Raises:
+        InvalidInput: no request, or one that names no variant or setting of ours.
+    """
+    if not requests:
+        raise InvalidInput("There is nothing to compare.", "Choose at least one variant.")
+    lines: dict[str, Entry] = {}
+    refused: list[dict[str, str]] = []
+    loaded: dict[str, Any] = {}
+    for request in [{"variant": BASELINE}, *requests]:
+        name, adapter_name = request["variant"], request.get("adapter")
+        if name == BASELINE and lines:
+            continue
+        kind = VARIANTS[name].adapter_kind if name in VARIANTS else None
+        settings = dict(request.get("config") or {})
+        if kind is None:
+            adapter_name = None
+        label = request.get("label") or " · ".join(filter(None, [name, adapter_name]))
+        if kind is not None and adapter_name is None:
+            reason = f"{name} needs a trained adapter and none was chosen."
+            hint = "Choose an adapter of this model, or a control that needs no training."
+            refused.append({"label": label, "reason": reason, "hint": hint})
+            continue
+        if adapter_name is not None:
+            try:
+                if adapter_name not in loaded:
+                    loaded[adapter_name] = load_adapter(adapter_name)
+            except FocusError as error:
+                refused.append({"label": label, "reason": error.message, "hint": error.hint})
+                continue
+            settings = {**loaded[adapter_name].serve, **settings}
+        variant = make(name, settings)
+        label = request.get("label") or label_of(variant, adapter_name)
+        support = variant.supports(facts)
+        if not support.ok:
+            refused.append({"label": label, "reason": support.reason, "hint": ""})
+            continue
+        key = key_of(variant, adapter_name)
+        lines.setdefault(key, Entry(key, label, variant, adapter_name, loaded.get(adapter_name)))
+    return list(lines.values()), refused
+
+
+def backend_of(variant: Variant, call: AttentionCall) -> str:
+    """What computes this call: ``sdpa`` for dense, ``soft`` for a gate over every pair, or a kernel's backend."""
+    if variant.name == BASELINE:
+        return "sdpa"
+    if not variant.served:
+        return "soft"
+    from focus_core.kernels.focus import choose_backend
+
+    return choose_backend(variant, call)
+
+
+def counted(variant: Variant, facts: ModelFacts, length: int, itemsize: int) -> Cost:
+    """Counted attention cost of one prefill of ``length`` tokens over all layers, native layers as they are.
+
+    ``kv_bytes_per_token`` is likewise the sum over layers.
+    """
+    shape = Shape(1, facts.heads, facts.kv_heads, facts.head_dim, length, itemsize=itemsize)
+    parts = [
+        (variant if own is None else make("window", {"window": own, "sinks": 0})).cost(shape) for own in facts.native
+    ]
+    return Cost(sum(p.flops for p in parts), sum(p.bytes for p in parts), sum(p.kv_bytes_per_token for p in parts))
+
+
+def theory(
+    entries: list[Entry], facts: ModelFacts, lengths: list[int], itemsize: int, linear: int
+) -> list[dict[str, Any]]:
+    """The counted curve of each served line, on a grid of lengths around the measured ones.
+
+    Args:
+        entries: the lines; the first is dense.
+        facts: of the model.
+        lengths: measured lengths.
+        itemsize: bytes a cached number.
+        linear: operations a token outside attention.
+
+    Returns:
+        ``{key, label, length, attention, model}``: operations as a share of dense's, of attention alone and of the
+        whole model.
+    """
+    grid = set(lengths)
+    step = max(64, min(lengths) // 2)
+    while step <= 2 * max(lengths):
+        grid.add(step)
+        step = int(step * 2**0.5)
+    rows = []
+    for length in sorted(grid):
+        dense = counted(entries[0].variant, facts, length, itemsize).flops
+        for entry in entries:
+            if not entry.variant.served:
+                continue
+            own = counted(entry.variant, facts, length, itemsize).flops
+            rest = float(linear) * length
+            rows.append(
+                {
+                    "key": entry.key,
+                    "label": entry.label,
+                    "length": length,
+                    "attention": own / dense,
+                    "model": (own + rest) / (dense + rest),
+                }
+            )
+    return rows
