@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import unicodedata
 from dataclasses import dataclass
 from typing import Any
 
@@ -202,6 +203,9 @@ def _edges_from_offsets(offsets: list[tuple[int, int]], pieces: list[bytes] | No
         while last < count and offsets[last][0] < stop:
             stop = max(stop, offsets[last][1])
             last += 1
+        following = offsets[last][0] if last < count else len(text)
+        while stop < following and unicodedata.combining(text[stop]):  # composed into the character before it
+            stop += 1
         lengths = [len(pieces[i]) if pieces else 1 for i in range(first, last)]
         begin, finish = at[end], at[stop] if last < count else size
         parts = np.cumsum(lengths) / max(sum(lengths), 1)

@@ -39,7 +39,8 @@ def word_of_byte(text: str) -> np.ndarray:
             flag = last != "flag" or not flag
         elif kind == "other":
             inside = last == following == "letter" and (c in INSIDE_WORDS or _number(previous, c, text[i + 1]))
-            goes_on = joined or inside or (last == "other" and c == previous)
+            repeats = last == "other" and c == previous and unicodedata.category(c) != "So"
+            goes_on = joined or inside or repeats
             if inside:
                 kind = "letter"
         else:
