@@ -11,6 +11,7 @@ import streamlit as st  # noqa: E402
 
 from app.ui import sidebar  # noqa: E402
 from app.ui.guard import guarded  # noqa: E402
+from app.ui.theme import apply_theme  # noqa: E402
 from app.ui.view import View, discover  # noqa: E402
 
 
@@ -20,7 +21,8 @@ def main(start: str = "overview") -> None:
     Args:
         start: key of the view that the bare address opens.
     """
-    st.set_page_config(page_title="Focus Lab", page_icon=":material/filter_center_focus:", layout="wide")
+    st.set_page_config(page_title="Focus Lab", page_icon=str(ROOT / "app" / "ui" / "icon.svg"), layout="wide")
+    apply_theme()
     sections: dict[str, list] = {}
     for view in discover():
         page = st.Page(

@@ -15,7 +15,7 @@ log = logging.getLogger("focus_lab")
 
 def show_error(message: str, hint: str = "") -> None:
     """One error in the page: what happened, and what would work."""
-    st.error(f"**{_plain(message)}** {_plain(hint)}".strip(), icon=":material/error:")
+    st.error(f"**{plain(message)}** {plain(hint)}".strip(), icon=":material/error:")
 
 
 def guarded(draw: Callable[[], None]) -> None:
@@ -47,7 +47,8 @@ def reset() -> None:
     st.rerun()
 
 
-def _plain(text: str) -> str:
+def plain(text: str) -> str:
+    """Text that Markdown shows as it is."""
     for mark in "\\`*_[]<>$~:#|":
         text = text.replace(mark, "\\" + mark)
     return text

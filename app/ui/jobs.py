@@ -11,7 +11,9 @@ from app.ui.guard import show_error
 POLL_SECONDS = 0.5
 
 
-def job_status(engine: Any, job_id: str | None, *, key: str, what: str, show_done: bool = False) -> Any:
+def job_status(
+    engine: Any, job_id: str | None, *, key: str, what: str, session: str | None = None, show_done: bool = False
+) -> Any:
     """Draw one job's state and keep it up to date; the page reruns once when the job ends.
 
     Args:
@@ -19,6 +21,7 @@ def job_status(engine: Any, job_id: str | None, *, key: str, what: str, show_don
         job_id: the job; nothing is drawn for None or a job that is gone.
         key: prefix of the widget keys, unique in the page.
         what: what the job makes, as in "the live run".
+        session: who stops it; a run that others asked for too then goes on for them. None draws no stop button.
         show_done: also say when it is done.
 
     Returns:
@@ -28,7 +31,7 @@ def job_status(engine: Any, job_id: str | None, *, key: str, what: str, show_don
     if job is None:
         return None
     if job.state in ("queued", "running"):
-        st.fragment(_watch, run_every=POLL_SECONDS)(engine, job_id, key, what)
+        st.fragment(_watch, run_every=POLL_SECONDS)(engine, job_id, key, what, session)
     elif job.state == "failed" and job.error:
         show_error(f"{_first_up(what)} stopped: {job.error.message}", job.error.hint)
     elif job.state == "cancelled":
@@ -39,17 +42,14 @@ def job_status(engine: Any, job_id: str | None, *, key: str, what: str, show_don
     return job
 
 
-def _watch(engine: Any, job_id: str, key: str, what: str) -> None:
+def _watch(engine: Any, job_id: str, key: str, what: str, session: str | None) -> None:
     job = engine.get(job_id)
     if job is None or job.state not in ("queued", "running"):
         st.rerun()
-    words, stop = st.columns([5, 1], vertical_alignment="center")
-    with words:
-        st.progress(min(max(job.fraction, 0.0), 1.0), sentence(job, what))
-    with stop:
-        if st.button("Stop", key=f"{key}_stop", icon=":material/stop_circle:", width="stretch"):
-            engine.cancel(job_id)
-            st.rerun()
+    st.progress(min(max(job.fraction, 0.0), 1.0), sentence(job, what))
+    if session is not None and st.button("Stop", key=f"{key}_stop", icon=":material/stop_circle:"):
+        engine.cancel(job_id, session=session)
+        st.rerun()
 
 
 def sentence(job: Any, what: str) -> str:

@@ -10,11 +10,10 @@ from typing import Any
 import numpy as np
 import streamlit as st
 
-from app.ui.view import TextChoice
+from focus_core import assets
 from focus_core.errors import FocusError
 from focus_core.trace import Trace
 
-TRACES_FOLDER = "traces"
 _SAME = ("model", "text_name", "variant", "config", "adapter")
 
 
@@ -56,17 +55,20 @@ def _shipped(folder: str, modified: float) -> list[tuple[str, dict[str, Any]]]:
     return found
 
 
+def traces_folder() -> Path:
+    """Where the shipped Traces lie."""
+    return assets.DATA / "traces"
+
+
 def shipped() -> list[tuple[str, dict[str, Any]]]:
     """(path, provenance) of every shipped Trace; only the small documents are read."""
-    from focus_core.assets import DATA
-
-    folder = DATA / TRACES_FOLDER
+    folder = traces_folder()
     return _shipped(str(folder), folder.stat().st_mtime) if folder.is_dir() else []
 
 
 def matches(provenance: dict[str, Any], request: dict[str, Any]) -> bool:
     """Whether a Trace's provenance answers a ``trace`` request about a shipped text."""
-    if not request["text_name"]:
+    if not request["text_name"] or "limit" in request:
         return False
     config = provenance.get("config") or {}
     return all(provenance.get(k) == request[k] for k in _SAME if k != "config") and all(
@@ -100,13 +102,14 @@ def find(engine: Any, request: dict[str, Any]) -> Source | None:
 
 
 def _finished(engine: Any, request: dict[str, Any]) -> str | None:
-    """Path of the Trace of this session's finished run of this request."""
-    runs: dict[str, str] = st.session_state.setdefault("_runs", {})
-    job_id = runs.get(fingerprint(request))
-    job = engine.get(job_id) if job_id else None
-    if job is None or job.state != "done" or not job.result:
+    """Path of the Trace of this session's finished run of this request; it outlives the engine's list of jobs."""
+    run = st.session_state.setdefault("_runs", {}).get(fingerprint(request))
+    if run is None:
         return None
-    path = job.result.get("trace")
+    job = engine.get(run["job"])
+    if job is not None and job.state == "done" and job.result:
+        run["trace"] = job.result.get("trace")
+    path = run.get("trace")
     return path if path and Path(path).exists() else None
 
 
@@ -117,14 +120,10 @@ def fingerprint(request: dict[str, Any]) -> str:
 
 def remember(request: dict[str, Any], job_id: str) -> None:
     """Note that this session asked for a request under this job."""
-    st.session_state.setdefault("_runs", {})[fingerprint(request)] = job_id
+    st.session_state.setdefault("_runs", {})[fingerprint(request)] = {"job": job_id}
 
 
 def asked(request: dict[str, Any]) -> str | None:
     """The job under which this session asked for a request."""
-    return st.session_state.get("_runs", {}).get(fingerprint(request))
-
-
-def own_text(text: str) -> TextChoice:
-    """The user's own text, never named in a link."""
-    return TextChoice(None, "Your text", text)
+    run = st.session_state.get("_runs", {}).get(fingerprint(request))
+    return run["job"] if run else None

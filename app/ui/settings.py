@@ -58,6 +58,21 @@ def serve_defaults(adapter: str | None) -> dict[str, Any]:
     return dict(entry["config"].get("serve") or {}) if entry else {}
 
 
+def field_key(variant: str, adapter: str | None, name: str) -> str:
+    """Key of a setting's widget; another adapter is served with other settings, so its widgets are other widgets."""
+    return f"{variant}.{adapter}.{name}" if adapter else f"{variant}.{name}"
+
+
+def set_field(variant: str, adapter: str | None, name: str, value: Any) -> None:
+    """Change a setting (a button's callback)."""
+    st.session_state[field_key(variant, adapter, name)] = value
+
+
+def off_training(variant: str, adapter: str | None, config: dict[str, Any]) -> bool:
+    """Whether a run's settings differ from those that its adapter was evaluated with."""
+    return any(config.get(name, value) != value for name, value in serve_defaults(adapter).items())
+
+
 def _adapter(model: str, kind: str, notices: list[str]) -> str | None:
     names = list(adapters_for(model, kind))
     if not names:
@@ -77,8 +92,7 @@ def _adapter(model: str, kind: str, notices: list[str]) -> str | None:
 def _field(variant: str, adapter: str | None, name: str, spec: dict[str, Any]) -> Any:
     label = name.replace("_", " ").capitalize()
     default, help = spec["default"], spec.get("help")
-    # Another adapter is served with other settings, so its widgets are other widgets.
-    key = f"{variant}.{adapter}.{name}" if adapter else f"{variant}.{name}"
+    key = field_key(variant, adapter, name)
     common = {"key": key, "help": help, "persist_state": "session"}
     if choices := spec.get("choices"):
         return st.selectbox(label, list(choices), index=list(choices).index(default), **common)

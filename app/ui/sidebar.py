@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import streamlit as st
@@ -23,14 +24,12 @@ def select(view: View) -> Page:
         variant, config, adapter = "focus", {}, None
         if "variant" in view.needs:
             variant, config, adapter = settings.choose(model, notices)
-        page = Page(engine, session_id(), model, text, variant, config, adapter)
+        page = texts.limited(Page(engine, session_id(), model, text, variant, config, adapter))
         source = selection.find(engine, page.request()) if {"text", "variant"} <= set(view.needs) else None
         facts = shape_of(engine, model, source)
         layer = _layer(facts, source, notices) if "layer" in view.needs else 0
         head = _head(facts, notices) if "head" in view.needs else None
-    return Page(
-        engine, page.session, model, text, variant, config, adapter, layer, head, source, links.keep_notices(notices)
-    )
+    return replace(page, layer=layer, head=head, source=source, notices=links.keep_notices(notices))
 
 
 def _default_model() -> str:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import streamlit as st
 
 from app.ui import links
-from app.ui.view import TextChoice
+from app.ui.view import Page, TextChoice
 from focus_core import assets
 from focus_core.errors import FocusError
 
@@ -61,3 +63,16 @@ def _own() -> TextChoice | None:
     except FocusError as error:
         st.error(f"{error.message} {error.hint}")
     return None
+
+
+def set_limit(text: str, count: int) -> None:
+    """Take only the first tokens of this text from now on (a button's callback)."""
+    st.session_state["_limit"] = (text, count)
+
+
+def limited(page: Page) -> Page:
+    """The page with the limit that was agreed to for this very text."""
+    limit = st.session_state.get("_limit")
+    if limit and page.text is not None and page.text.text == limit[0]:
+        return dataclasses.replace(page, text=dataclasses.replace(page.text, limit=limit[1]))
+    return page

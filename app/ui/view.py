@@ -43,11 +43,15 @@ class View:
 
 @dataclass(frozen=True)
 class TextChoice:
-    """The text that is selected: a shipped passage (``name`` set) or the user's own (``name`` None)."""
+    """The text that is selected: a shipped passage (``name`` set) or the user's own (``name`` None).
+
+    ``limit`` is the number of first tokens that are taken; None takes all.
+    """
 
     name: str | None
     title: str
     text: str
+    limit: int | None = None
 
 
 @dataclass(frozen=True)
@@ -87,15 +91,17 @@ class Page:
 
     def request(self, layers: Any = "all") -> dict[str, Any]:
         """The ``trace`` job that answers the present selection."""
-        return {
+        text = self.text
+        request = {
             "model": self.model,
-            "text_name": self.text.name if self.text else None,
-            "text": "" if self.text is None or self.text.name else self.text.text,
+            "text_name": text.name if text else None,
+            "text": text.text if text and not text.name else None,
             "variant": self.variant,
             "config": dict(self.config),
             "adapter": self.adapter,
             "layers": layers,
         }
+        return request if text is None or text.limit is None else {**request, "limit": text.limit}
 
 
 def discover() -> list[View]:

@@ -1,0 +1,132 @@
+"""What the Overview says about one Trace: figures, the answer in one sentence, the worst losses."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from focus_core.trace import Trace
+
+MIN_JUDGED = 200
+"""Scored tokens under which a perplexity change says nothing."""
+PARTIAL_SHARE = 0.2
+
+
+@dataclass(frozen=True)
+class Figures:
+    """The three figures of a run, means over layers and heads.
+
+    Attributes:
+        kept_pairs: kept over causal pairs, 0 to 1.
+        mass_kept: dense attention mass on kept pairs, 0 to 1; None when it was not recorded.
+        ppl: perplexity with the variant. dense_ppl: without. scored: number of tokens behind both.
+        spread: standard error of the relative change, from the paired differences of tokens.
+    """
+
+    kept_pairs: float
+    mass_kept: float | None
+    ppl: float
+    dense_ppl: float
+    scored: int
+    spread: float
+
+    @property
+    def change(self) -> float:
+        """Relative change of perplexity against dense."""
+        return self.ppl / self.dense_ppl - 1
+
+    @property
+    def judged(self) -> bool:
+        """False when the text is too short for the change to mean anything."""
+        return self.scored >= MIN_JUDGED
+
+
+def figures(trace: Trace) -> Figures:
+    """The three figures of a Trace."""
+    nll, dense = (trace.arrays[name].astype(np.float64) for name in ("nll", "dense_nll"))
+    ratio = math.exp(float((nll - dense).mean()))
+    spread = ratio * float((nll - dense).std(ddof=1)) / math.sqrt(len(nll)) if len(nll) > 1 else math.inf
+    mass = trace.arrays.get("mass_kept")
+    return Figures(
+        float(trace.arrays["kept_pairs"].mean()),
+        None if mass is None else float(mass.mean()),
+        math.exp(float(nll.mean())),
+        math.exp(float(dense.mean())),
+        len(nll),
+        spread,
+    )
+
+
+def three(value: float) -> str:
+    """Three significant figures, never in exponent form."""
+    if value == 0 or not math.isfinite(value):
+        return "0" if value == 0 else "unknown"
+    digits = max(0, 2 - math.floor(math.log10(abs(value))))
+    return f"{value:,.{digits}f}"
+
+
+def percent(share: float) -> str:
+    """A share as a percentage with three significant figures."""
+    return "100 %" if share >= 0.9995 else f"{three(100 * share)} %"
+
+
+def signed(share: float) -> str:
+    """A relative change as a signed percentage."""
+    if abs(share) < 5e-5:
+        return "0.00 %"
+    size = abs(100 * share)
+    return f"{'+' if share > 0 else '−'}{three(size) if size >= 1 else f'{size:.2f}'} %"
+
+
+def answer(found: Figures) -> str:
+    """The page's question answered in one sentence with this run's numbers."""
+    kept = percent(found.kept_pairs)
+    if found.kept_pairs >= 0.9995:
+        return "Here every token sees every earlier one: all pairs are computed."
+    if not found.judged:
+        return f"Here {kept} of the pairs are computed; {found.scored} scored tokens are too few to judge the cost."
+    numbers = f"perplexity goes from {three(found.dense_ppl)} to {three(found.ppl)} ({signed(found.change)})"
+    if found.change <= 0.01:
+        return f"No: with {kept} of the pairs, {numbers}."
+    if found.change <= 0.1:
+        return f"Almost not: with {kept} of the pairs, {numbers}."
+    return f"These tokens do need more: with {kept} of the pairs, {numbers}."
+
+
+def difference(live: Trace, recorded: Trace) -> str:
+    """How a live run differs from the shipped recording beyond rounding; empty when it does not."""
+    if len(live) != len(recorded):
+        return f"The recording has {len(recorded):,} tokens and the live run {len(live):,}."
+    now, then = figures(live), figures(recorded)
+    found = []
+    if abs(now.ppl / then.ppl - 1) > 5e-3:
+        found.append(f"perplexity {three(then.ppl)} became {three(now.ppl)}")
+    if abs(now.kept_pairs - then.kept_pairs) > 2e-3:
+        found.append(f"pairs kept {percent(then.kept_pairs)} became {percent(now.kept_pairs)}")
+    if "key_bits" in live.arrays and "key_bits" in recorded.arrays:
+        a, b = live.arrays["key_bits"], recorded.arrays["key_bits"]
+        moved = float((a != b).mean()) if a.shape == b.shape else 1.0
+        if moved > 5e-3:
+            found.append(f"{percent(moved)} of the memberships moved")
+    return "The live run differs from the recording: " + ", ".join(found) + "." if found else ""
+
+
+def partial_warning(trace: Trace) -> str:
+    """A sentence when many tokens are only parts of characters; empty otherwise."""
+    partial = trace.arrays.get("partial")
+    if partial is None or not len(partial) or float(partial.mean()) <= PARTIAL_SHARE:
+        return ""
+    each = len(trace) / max(1, len(trace.text))
+    return (
+        f"{percent(float(partial.mean()))} of this text's tokens are only parts of characters "
+        f"({three(each)} tokens a character): groups may reflect bytes rather than words."
+    )
+
+
+def most_hurt(trace: Trace, count: int = 6) -> list[tuple[int, float]]:
+    """(token, change of log-likelihood) of the tokens that became least likely, worst first."""
+    change = trace.arrays["dense_nll"].astype(np.float64) - trace.arrays["nll"]
+    worst = np.argsort(change, kind="stable")[:count]
+    return [(int(t) + 1, float(change[t])) for t in worst if change[t] < 0]

@@ -1,0 +1,26 @@
+"""Where a number comes from, in one coloured word with its explanation."""
+
+from __future__ import annotations
+
+import streamlit as st
+
+MEANING = {
+    "live": ("green", "Measured now, on this machine, on this text."),
+    "recorded": ("blue", "Measured earlier and shipped; a live run replaces it when the model is ready."),
+    "earlier settings": ("orange", "Belongs to the settings that ran last; the present ones have not run."),
+    "not as trained": ("orange", "The settings differ from those that the groups were trained and measured with."),
+    "leaks": ("red", "Later tokens can change earlier outputs: not a figure that decoding could reach."),
+    "masked dense": ("gray", "Computed by hiding pairs from dense attention: right, but it saves no time."),
+    "too short to judge": ("gray", "Fewer than 200 scored tokens: chance is larger than the effect."),
+}
+
+
+def badge(word: str, detail: str = "") -> None:
+    """Draw one badge; hovering explains it."""
+    color, meaning = MEANING[word]
+    st.badge(word, color=color, help=f"{meaning} {detail}".strip())
+
+
+def badge_text(word: str) -> str:
+    """A badge within Markdown."""
+    return f":{MEANING[word][0]}-badge[{word}]"

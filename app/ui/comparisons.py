@@ -1,0 +1,217 @@
+"""The Compare page's material: what can be compared, the request, and the result that is shown."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import streamlit as st
+
+from analysis.comparison import merge, recorded_row
+from app.ui import selection
+from app.ui.settings import adapters_for, serve_defaults
+from app.ui.view import Page
+from focus_core import assets
+from focus_core.variants import VARIANTS, make
+
+SELECTED = "selected"
+NOVEL = "persuasion"
+LENGTHS = (128, 256, 512, 1024, 2048, 4096, 8192)
+TEMPERATURES = (1.0, 0.3, 0.1, 0.03)
+KIND = "compare"
+
+
+@dataclass(frozen=True)
+class Shown:
+    """A result and where it comes from.
+
+    Attributes:
+        result: the comparison, or what of it has arrived.
+        origin: ``live``, ``recorded`` or ``earlier settings``.
+        job_id: the job behind it; None when it is recorded.
+    """
+
+    result: dict[str, Any]
+    origin: str
+    job_id: str | None = None
+
+    @property
+    def recorded(self) -> bool:
+        """Whether it was measured before and shipped."""
+        return self.origin == "recorded"
+
+
+def short(variant: str, config: dict[str, Any], adapter: str | None = None) -> str:
+    """A line's name as people read it: groups and how many a token uses, or the window."""
+    full = {**make(variant).to_dict(), **config}
+    name = variant.capitalize() if variant == "focus" else variant
+    if "query_topk" in full:
+        name += f" K={full['groups']} q{full['query_topk']}k{full['key_topk']}"
+        if full["window"] != make(variant).to_dict()["window"]:
+            name += f" window {full['window']}"
+    elif "window" in full:
+        name += f" {full['window']} + {full['sinks']}"
+    if full.get("gate", "hard") != "hard":
+        name += f" {full['gate']}" + (f" {full['temperature']:g}" if full["gate"] == "soft" else "")
+    return f"{name} ({adapter})" if adapter else name
+
+
+def choices(page: Page) -> dict[str, dict[str, Any]]:
+    """Everything that can be compared on this model, by a stable name; the sidebar's own settings come first."""
+    found: dict[str, dict[str, Any]] = {}
+    if page.variant != "dense" and (page.adapter or not VARIANTS[page.variant].adapter_kind):
+        found[SELECTED] = _entry(page.variant, page.config, page.adapter)
+    for name in sorted(VARIANTS, key=lambda n: (n != "focus", n)):
+        kind = VARIANTS[name].adapter_kind
+        if name == "dense":
+            continue
+        if kind is None:
+            found[name] = _entry(name, {}, None)
+        for adapter in adapters_for(page.model, kind) if kind else ():
+            config = serve_defaults(adapter)
+            found[f"{name}.{adapter}"] = _entry(name, config, adapter)
+            if config.get("query_topk", 1) > 1:
+                found[f"{name}.{adapter}.q1"] = _entry(name, {**config, "query_topk": 1}, adapter)
+    own = found.get(SELECTED)
+    return {k: e for k, e in found.items() if k == SELECTED or not _same(e, own)}
+
+
+def defaults(options: dict[str, dict[str, Any]]) -> list[str]:
+    """The sidebar's variant with the two controls that show what its groups add."""
+    wanted = [SELECTED, *(k for k in options if k.startswith("focus.")), "window", "random"]
+    return [k for k in dict.fromkeys(wanted) if k in options][:4]
+
+
+def text_fields(page: Page, novel: bool) -> dict[str, Any] | None:
+    """The request's text: the sidebar's, or the held-out novel; None when there is none."""
+    if novel:
+        return {"text_name": NOVEL, "text": None}
+    if page.text is None:
+        return None
+    return {"text_name": page.text.name, "text": None if page.text.name else page.text.text}
+
+
+def text_tokens(page: Page, novel: bool) -> int | None:
+    """Tokens of that text; judged by its length when it is not a shipped one."""
+    name = NOVEL if novel else page.text.name if page.text else None
+    if name:
+        return next((t["tokens"] for t in assets.catalog()["texts"] if t["name"] == name), None)
+    return round(len(page.text.text.encode()) / 4.2) if page.text else None
+
+
+def request(
+    page: Page, entries: list[dict[str, Any]], lengths: list[int], repeats: int, novel: bool, windows: int = 4
+) -> dict[str, Any] | None:
+    """The ``compare`` job for these choices; None while there is nothing to compare or to read."""
+    text = text_fields(page, novel)
+    if text is None or not entries or not lengths:
+        return None
+    again = st.session_state.get("_compare_again", 0)
+    fields = {"entries": entries, "lengths": sorted(lengths), "repeats": repeats, "windows": windows}
+    return {"model": page.model, **text, **fields, **({"again": again} if again else {})}
+
+
+def gate_entries(page: Page) -> list[dict[str, Any]]:
+    """Focus from the softest gate to the served one, and the paper's where an adapter of its form ships."""
+    routers = adapters_for(page.model, "router")
+    plain = [name for name, entry in routers.items() if _form(entry) != "paper"]
+    adapter = page.adapter if page.adapter in plain else next(iter(plain), None)
+    entries = []
+    for name, entry in routers.items():
+        if _form(entry) == "paper":
+            entries.append(_entry("focus", {**serve_defaults(name), "gate": "paper"}, name))
+    if adapter:
+        own = page.config if page.adapter == adapter and page.variant == "focus" else serve_defaults(adapter)
+        base = {k: v for k, v in own.items() if k not in ("gate", "temperature")}
+        entries += [_entry("focus", {**base, "gate": "soft", "temperature": t}, adapter) for t in TEMPERATURES]
+        entries.append(_entry("focus", {**base, "gate": "hard"}, adapter))
+    return entries
+
+
+def find(page: Page, wanted: dict[str, Any] | None, slot: str, recorded: str) -> Shown | None:
+    """What to draw: this request's result or what of it has arrived, else the last one, else the recorded one.
+
+    Args:
+        page: the page.
+        wanted: the request; None while the choices are incomplete.
+        slot: which of the page's results, to remember the last one of.
+        recorded: beginning of the recorded files' names.
+    """
+    last: dict[str, str] = st.session_state.setdefault("_compared", {})
+    job_id = selection.asked(wanted) if wanted else None
+    if job_id and (result := _result(page, job_id)):
+        last[slot] = job_id
+        return Shown(result, "live", job_id)
+    if slot in last and (result := _result(page, last[slot])):
+        return Shown(result, "earlier settings", last[slot])
+    documents = [d for d in _recorded(str(assets.DATA / "results")) if d.get("file", "").startswith(recorded)]
+    documents = [d for d in documents if d.get("rows")]
+    same = [d for d in documents if d["about"].get("model") == page.model]
+    return next((Shown(d, "recorded") for d in [*same, *documents]), None)
+
+
+def recorded_points(model: str) -> tuple[tuple[str, dict[str, Any]], ...]:
+    """(caption, row) of the shipped evaluations of this model."""
+    found = []
+    for document in _recorded(str(assets.DATA / "results")):
+        row = recorded_row(document)
+        if row is not None and document.get("model") == model:
+            row["label"] = short(row["variant"], row["config"], document.get("adapter_name"))
+            found.append((_caption(document), row))
+    return tuple(found)
+
+
+def _result(page: Page, job_id: str) -> dict[str, Any] | None:
+    job = page.engine.get(job_id)
+    if job is None:
+        return None
+    if job.state == "done" and job.result:
+        return job.result
+    parts = merge(list(job.partial))
+    return parts if parts["rows"] else None
+
+
+def _caption(document: dict[str, Any]) -> str:
+    where = document.get("environment") or {}
+    date = str(where.get("time", ""))[:10]
+    text = document.get("text") or "a text"
+    return ", ".join(filter(None, [f"{text}, {document.get('context', 0):,} tokens", where.get("device"), date]))
+
+
+def _recorded(folder: str) -> list[dict[str, Any]]:
+    path = Path(folder)
+    return _documents(folder, max((p.stat().st_mtime for p in path.glob("*.json")), default=0.0))
+
+
+@st.cache_data(show_spinner=False, max_entries=4)
+def _documents(folder: str, modified: float) -> list[dict[str, Any]]:
+    found = []
+    for path in sorted(Path(folder).glob("*.json")):
+        try:
+            document = json.loads(path.read_text("utf-8"))
+        except ValueError:
+            continue
+        if isinstance(document, dict):
+            found.append({**document, "file": path.name})
+    return found
+
+
+def _entry(variant: str, config: dict[str, Any], adapter: str | None) -> dict[str, Any]:
+    return {
+        "variant": variant,
+        "config": dict(config),
+        "adapter": adapter,
+        "label": short(variant, config, adapter),
+    }
+
+
+def _same(entry: dict[str, Any], other: dict[str, Any] | None) -> bool:
+    if other is None or entry["variant"] != other["variant"] or entry["adapter"] != other["adapter"]:
+        return False
+    return make(entry["variant"], entry["config"]) == make(other["variant"], other["config"])
+
+
+def _form(entry: dict[str, Any]) -> str | None:
+    return (entry["config"].get("config") or {}).get("form")

@@ -1,0 +1,96 @@
+"""Running the selection: cost before the run, the model's preparation in the background, the ways out of an error."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import streamlit as st
+
+from app.ui import selection, texts
+from app.ui.guard import reset, show_error
+from app.ui.jobs import job_status
+from app.ui.view import Page
+from focus_core.errors import FocusError
+
+
+def prepare_in_background(page: Page) -> None:
+    """Once a session and model: load the model, and run what the shipped recording shows, without anyone waiting."""
+    prepared: dict[str, str] = st.session_state.setdefault("_prepare", {})
+    if page.model not in prepared:
+        prepared[page.model] = page.engine.submit("prepare", {"model": page.model}, session=page.session).id
+    if page.source and page.source.current and page.source.kind == "recorded" and not selection.asked(page.request()):
+        request = page.request()
+        selection.remember(request, page.engine.submit("trace", request, session=page.session).id)
+
+
+def run_box(page: Page) -> None:
+    """The Run button with its cost, or the run's progress; always in the same place and of the same height."""
+    request = page.request()
+    job_id = selection.asked(request)
+    job = page.engine.get(job_id) if job_id else None
+    with st.container(key="run_box"):
+        if job is not None and not job.finished:
+            prepare_id = st.session_state.get("_prepare", {}).get(page.model)
+            prepare = page.engine.get(prepare_id) if prepare_id else None
+            if prepare is not None and not prepare.finished:
+                job_status(page.engine, prepare_id, key="prepare", what="getting the model ready, once", session=None)
+            else:
+                job_status(page.engine, job_id, key="run", what="the run", session=page.session)
+            return
+        if page.source and page.source.current and page.source.kind == "live":
+            p = page.source.trace.provenance
+            st.caption(f":material/check: Ran in {p.get('seconds', 0):.0f} s on {p.get('device', 'this machine')}.")
+            return
+        if job is not None and job.state in ("failed", "cancelled"):
+            job_status(page.engine, job_id, key="run", what="the run", session=page.session)
+            if job.error:
+                ways_out(page, f"{job.error.message} {job.error.hint}")
+        _run_button(page, request)
+
+
+def _run_button(page: Page, request: dict[str, Any]) -> None:
+    if page.text is None:
+        st.button("Run", type="primary", disabled=True, width="stretch", help="Paste a text or choose a shipped one.")
+        return
+    try:
+        cost = page.engine.estimate("trace", request)
+    except FocusError as error:
+        show_error(error.message, error.hint)
+        ways_out(page, f"{error.message} {error.hint}")
+        return
+    about = f" · about {cost.seconds:.0f} s" if cost.seconds >= 1 else ""
+    if st.button(f"Run{about}", type="primary", icon=":material/play_arrow:", key="run_now", width="stretch"):
+        selection.remember(request, page.engine.submit("trace", request, session=page.session).id)
+        st.rerun()
+    st.caption(cost.sentence)
+
+
+def ways_out(page: Page, words: str) -> None:
+    """Buttons for the nearest things that work, chosen by what went wrong."""
+    found = re.search(r"(?:first|[Uu]p to) ([\d,]+) tokens", words)
+    if found and page.text is not None:
+        count = int(found.group(1).replace(",", ""))
+        if count >= 2:
+            st.button(
+                f"Take the first {count:,} tokens",
+                key="way_limit",
+                on_click=texts.set_limit,
+                args=(page.text.text, count),
+            )
+    if page.text is None or page.text.name is None:
+        st.button("Take a shipped passage", key="way_text", on_click=use_text, args=(texts.names()[0],))
+    if page.variant != "dense":
+        st.button("Look at dense attention", key="way_dense", on_click=use_variant, args=("dense",))
+    if st.button("Back to the shipped example", key="way_reset", icon=":material/restart_alt:"):
+        reset()
+
+
+def use_text(name: str) -> None:
+    """Select a shipped text (a button's callback)."""
+    st.session_state["text"] = name
+
+
+def use_variant(name: str) -> None:
+    """Select a variant (a button's callback)."""
+    st.session_state["variant"] = name

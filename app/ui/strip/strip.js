@@ -1,0 +1,452 @@
+// The token strip: one span a cell, classes toggled in place. Token text only ever enters as textContent.
+
+const STATE = { K: 1, W: 2, S: 4, L: 8, F: 16, X: 32, Y: 64, G: 128 };
+const LETTERS = "ABCDEFGHIJKLMNOP";
+const STEPS = 4;
+
+function unpack(text, Kind) {
+  const raw = atob(text);
+  const bytes = new Uint8Array(raw.length);
+  for (let i = 0; i < raw.length; i++) bytes[i] = raw.charCodeAt(i);
+  return new Kind(bytes.buffer);
+}
+
+function words(packed, count) {
+  const low = unpack(packed[0], Uint32Array);
+  return { low, high: packed[1] ? unpack(packed[1], Uint32Array) : new Uint32Array(count) };
+}
+
+function groupsOf(set, i) {
+  const found = [];
+  for (let g = 0; g < 32; g++) if ((set.low[i] >>> g) & 1) found.push(g);
+  for (let g = 0; g < 32; g++) if ((set.high[i] >>> g) & 1) found.push(32 + g);
+  return found;
+}
+
+function label(g) {
+  return LETTERS[g % 16] + (g >= 16 ? String(Math.floor(g / 16) + 1) : "");
+}
+
+function names(groups) {
+  return groups.map(label).join(" ");
+}
+
+function quoted(text) {
+  const shown = text.replace(/\n/g, "↵").replace(/\t/g, "⇥");
+  return "“" + (shown.length > 28 ? shown.slice(0, 27) + "…" : shown) + "”";
+}
+
+function element(tag, className, text) {
+  const made = document.createElement(tag);
+  if (className) made.className = className;
+  if (text !== undefined) made.textContent = text;
+  return made;
+}
+
+class Strip {
+  constructor(root, send) {
+    this.root = root;
+    this.send = send;
+    this.box = root.querySelector(".text");
+    this.bar = root.querySelector(".bar");
+    this.say = root.querySelector(".say");
+    this.tip = root.querySelector(".tip");
+    this.live = root.querySelector(".sr");
+    this.pin = null;
+    this.query = null;
+    this.serial = null;
+    this.tokens = null;
+    this.listen();
+  }
+
+  // ---- data ------------------------------------------------------------------------------------------------------
+
+  update(data) {
+    this.data = data;
+    const same = this.tokens && this.tokens.length === data.cells.length && this.total === data.count &&
+      this.tokens.every((t, i) => t === data.cells[i]);
+    if (!same) this.build(data);
+    const view = [data.layer, data.mode, data.window, data.sinks, data.k && data.k[0], data.q && data.q[0], data.change].join("|");
+    if (!same || view !== this.view) {
+      this.view = view;
+      this.dress(data);
+    }
+    this.lost = new Map();
+    if (data.lost) data.lost.keys.forEach((key, i) => this.lost.set(key, data.lost.mass[i]));
+    if (data.select && data.select[1] !== this.serial) {
+      this.serial = data.select[1];
+      this.setPin(data.select[0], true);
+      this.reveal(this.cellOf[data.select[0]]);
+    } else if (this.pin !== null && this.pin >= data.count) {
+      this.setPin(null);
+    } else {
+      this.light(this.pin !== null ? this.pin : this.query);
+    }
+  }
+
+  build(data) {
+    const began = performance.now();
+    const n = data.cells.length;
+    this.tokens = data.cells;
+    this.total = data.count;
+    this.first = new Int32Array(n + 1);
+    this.cellOf = new Int32Array(data.count);
+    const part = document.createDocumentFragment();
+    this.spans = new Array(n);
+    let token = 0;
+    for (let c = 0; c < n; c++) {
+      const size = data.several[c] || 1;
+      this.first[c] = token;
+      for (let t = 0; t < size; t++) this.cellOf[token++] = c;
+      const span = document.createElement("span");
+      // The leading space stays outside, so that a line never ends or begins with a sliver of colour.
+      const text = data.cells[c], lead = text.length > 1 && text[0] === " " && text.trim() !== "";
+      if (lead) part.append(" ");
+      span.textContent = lead ? text.slice(1) : text;
+      span.cell = c;
+      this.spans[c] = span;
+      part.appendChild(span);
+    }
+    this.first[n] = token;
+    this.ids = data.ids ? unpack(data.ids, Int32Array) : null;
+    this.state = new Uint8Array(n);
+    this.box.replaceChildren(part);
+    this.pin = this.query = null;
+    this.root.dataset.built = String(Number(this.root.dataset.built || 0) + 1);
+    this.root.dataset.buildMs = (performance.now() - began).toFixed(1);
+  }
+
+  dress(data) {
+    const n = this.spans.length;
+    this.k = data.k ? words(data.k, data.count) : null;
+    this.q = data.q ? words(data.q, data.count) : null;
+    this.change = data.change ? unpack(data.change, Float32Array) : null;
+    this.base = new Array(n);
+    for (let c = 0; c < n; c++) {
+      const span = this.spans[c];
+      const kind = this.kindOf(c);
+      const mixed = kind.mixed;
+      this.base[c] = "c" + this.spaceClass(this.tokens[c]) + kind.className;
+      if (mixed) span.style.setProperty("--stripes", mixed);
+      else if (span.style.length) span.removeAttribute("style");
+      span.className = this.base[c] + this.stateClass(this.state[c]);
+    }
+    this.root.classList.toggle("damage", data.mode === "damage");
+    this.legend(data);
+  }
+
+  kindOf(c) {
+    if (this.data.mode === "damage") {
+      let sum = 0;
+      for (let t = this.first[c]; t < this.first[c + 1]; t++) sum += this.change ? this.change[t] : 0;
+      const step = Math.max(-STEPS, Math.min(STEPS, Math.round((sum / this.data.scale) * STEPS)));
+      return { className: step ? (step < 0 ? " bad" + -step : " good" + step) : " plain" };
+    }
+    if (!this.k) return { className: " plain" };
+    const seen = [];
+    for (let t = this.first[c]; t < this.first[c + 1]; t++) {
+      for (const g of groupsOf(this.k, t)) if (!seen.includes(g)) seen.push(g);
+    }
+    if (!seen.length) return { className: " plain" };
+    if (seen.length === 1) return { className: " g" + (seen[0] % 16) };
+    const stops = seen.slice(0, 4).map((g, i) => `var(--g${g % 16}) ${i * 5}px ${i * 5 + 5}px`).join(",");
+    return { className: " mix", mixed: `repeating-linear-gradient(115deg,${stops})` };
+  }
+
+  spaceClass(text) {
+    if (text.includes("\n")) return " nl";
+    if (text === "\t") return " tab";
+    if (text.trim() === "") return " gap";
+    return text.length === 1 && ",;.:!?".includes(text) ? " thin" : "";
+  }
+
+  stateClass(s) {
+    if (!s) return "";
+    return (s & STATE.K ? " k" : "") + (s & STATE.W ? " w" : "") + (s & STATE.S ? " s" : "") + (s & STATE.L ? " l" : "") +
+      (s & STATE.F ? " f" : "") + (s & STATE.X ? " x" : "") + (s & STATE.Y ? " y" : "") + (s & STATE.G ? " g" : "");
+  }
+
+  // ---- what a query sees -----------------------------------------------------------------------------------------
+
+  sees(i, j) {
+    if (j > i) return 0;
+    let s = 0;
+    if (this.k && ((this.q.low[i] & this.k.low[j]) | (this.q.high[i] & this.k.high[j]))) s |= STATE.K;
+    if (i - j < this.data.window) s |= STATE.W;
+    if (j < this.data.sinks) s |= STATE.S;
+    return s;
+  }
+
+  askOf(token) {
+    return this.data.mode === "damage" ? Math.max(0, token - 1) : token;
+  }
+
+  light(token) {
+    const n = this.spans.length;
+    const next = new Uint8Array(n);
+    if (token !== null && token !== undefined) {
+      const i = this.askOf(token);
+      const marks = this.pin !== null && this.data.lost && this.data.lost.query === i;
+      for (let j = 0; j < this.total; j++) {
+        let s = j > i ? STATE.F : this.sees(i, j);
+        if (marks && this.lost.has(j)) s |= STATE.L;
+        next[this.cellOf[j]] |= s;
+      }
+      if (i !== token) next[this.cellOf[i]] |= STATE.Y;
+      next[this.cellOf[token]] = (next[this.cellOf[token]] & ~STATE.F) | STATE.X;
+    }
+    this.apply(next, token !== null && token !== undefined);
+    this.sentence(token);
+  }
+
+  lightGroup(g) {
+    const next = new Uint8Array(this.spans.length);
+    const set = g < 32 ? this.k.low : this.k.high;
+    for (let j = 0; j < this.total; j++) if ((set[j] >>> (g % 32)) & 1) next[this.cellOf[j]] |= STATE.K | STATE.G;
+    this.apply(next, true);
+  }
+
+  apply(next, on) {
+    const before = this.state;
+    for (let c = 0; c < next.length; c++) {
+      if (next[c] !== before[c]) this.spans[c].className = this.base[c] + this.stateClass(next[c]);
+    }
+    this.state = next;
+    this.root.classList.toggle("on", on);
+    this.root.classList.toggle("pinned", this.pin !== null);
+  }
+
+  count(i) {
+    let group = 0, near = 0, sink = 0;
+    for (let j = 0; j <= i; j++) {
+      const s = this.sees(i, j);
+      if (s & STATE.W) near++;
+      else if (s & STATE.S) sink++;
+      else if (s & STATE.K) group++;
+    }
+    return { group, near, sink, all: group + near + sink };
+  }
+
+  // ---- words -----------------------------------------------------------------------------------------------------
+
+  sentence(token) {
+    const say = this.say;
+    say.replaceChildren();
+    if (token === null || token === undefined) {
+      say.append(this.data.mode === "damage"
+        ? "Each token is shaded by how much less (orange) or more (blue) likely it became. Point at one to see what it could draw on."
+        : "Point at any token: the text shows what it still sees. Click to hold it.");
+      return;
+    }
+    const i = this.askOf(token);
+    const seen = this.count(i);
+    const text = quoted(this.tokens[this.cellOf[token]]);
+    say.append(element("b", "", text), " (token " + (token + 1) + ") ");
+    if (this.data.mode === "damage" && this.change) {
+      const d = this.change[token];
+      say.append("became ", element("b", "", Math.abs(d).toFixed(2) + " nats " + (d < 0 ? "less" : "more") + " likely"), "; the token before it ");
+    } else if (this.k) {
+      const mine = groupsOf(this.k, token), asks = groupsOf(this.q, token);
+      say.append("is in " + (mine.length > 1 ? "groups " : "group "), element("b", "", names(mine) || "none"), " and looks for ",
+        element("b", "", names(asks) || "none"), ": it ");
+    }
+    const share = (100 * seen.all) / (i + 1);
+    say.append("sees ", element("b", "", seen.all.toLocaleString() + " of " + (i + 1).toLocaleString()),
+      " tokens (" + (share >= 99.95 ? "100" : share.toPrecision(3)) + " %): " + seen.near + " nearby" +
+      (this.k ? ", " + seen.group + " by group" : "") + (this.data.sinks ? ", " + seen.sink + " first." : "."));
+    if (this.pin !== null && this.data.lost && this.data.lost.query === i) {
+      say.append(" Lost: ", element("b", "", String(this.lost.size)), this.lost.size === 1 ? " token." : " tokens.");
+    }
+  }
+
+  showTip(token, x, y) {
+    const c = this.cellOf[token], tip = this.tip, begin = this.first[c], end = this.first[c + 1];
+    tip.replaceChildren(element("div", "t", quoted(this.tokens[c])));
+    if (end - begin > 1) tip.append(element("div", "m", (end - begin) + " tokens make this character"));
+    for (let t = begin; t < end; t++) {
+      const row = element("span", "row");
+      const piece = end - begin > 1 ? this.data.pieces[c][t - begin] + " · " : "";
+      row.append(piece + "token " + (t + 1) + (this.ids ? " · id " + this.ids[t] : ""));
+      if (this.k) row.append(element("span", "m", " · in " + (names(groupsOf(this.k, t)) || "–") + " · looks for " + (names(groupsOf(this.q, t)) || "–")));
+      tip.append(row);
+      if (this.change && t > 0) tip.append(element("span", "row m", "log-likelihood " + (this.change[t] < 0 ? "−" : "+") + Math.abs(this.change[t]).toFixed(2) + " against dense"));
+      const from = this.pin !== null ? this.askOf(this.pin) : null;
+      if (from !== null && t !== from) tip.append(element("span", "row", this.relation(from, t)));
+    }
+    const wide = window.innerWidth, high = window.innerHeight;
+    const size = tip.getBoundingClientRect();
+    const left = Math.min(x + 14, wide - size.width - 8), top = y + 22 + size.height > high ? y - size.height - 14 : y + 22;
+    tip.style.transform = `translate(${Math.round(Math.max(4, left))}px, ${Math.round(Math.max(4, top))}px)`;
+    tip.style.visibility = "visible";
+  }
+
+  relation(i, j) {
+    if (j > i) return "after the held token: never seen";
+    const s = this.sees(i, j);
+    const why = [s & STATE.W ? "nearby" : "", s & STATE.S ? "first token" : "", s & STATE.K ? "shared group" : ""].filter(Boolean);
+    if (why.length) return "kept: " + why.join(", ");
+    if (this.lost.has(j)) return "lost: dense attention gave it " + (100 * this.lost.get(j)).toPrecision(3) + " %";
+    return "dropped";
+  }
+
+  hideTip() {
+    this.tip.style.visibility = "hidden";
+  }
+
+  legend(data) {
+    const bar = this.bar;
+    bar.replaceChildren();
+    const chip = (style, name, text, title) => {
+      const made = element("span", "chip");
+      const swatch = element("i");
+      swatch.setAttribute("style", style);
+      made.append(swatch);
+      if (name) made.append(element("b", "", name));
+      made.append(text);
+      made.title = title;
+      bar.append(made);
+      return made;
+    };
+    if (data.mode === "damage") {
+      bar.append("less likely", element("span", "scale"), "more likely than dense", element("span", "chip", "ends at ±" + data.scale.toPrecision(2) + " nats"));
+    } else if (this.k) {
+      for (const [g, share] of data.groups) {
+        const made = element("button", "chip group");
+        const swatch = element("i");
+        swatch.style.background = `var(--g${g % 16})`;
+        made.append(swatch, element("b", "", label(g)), (100 * share).toFixed(0) + " %");
+        made.title = `Group ${label(g)}: ${(100 * share).toPrecision(3)} % of the tokens. Point here to see them.`;
+        made.addEventListener("mouseenter", () => this.lightGroup(g));
+        made.addEventListener("focus", () => this.lightGroup(g));
+        const back = () => this.light(this.pin !== null ? this.pin : null);
+        made.addEventListener("mouseleave", back);
+        made.addEventListener("blur", back);
+        bar.append(made);
+      }
+    }
+    if (bar.childNodes.length) bar.append(element("span", "sep"));
+    if (this.k) chip("background:color-mix(in srgb, var(--pair-kept) 34%, var(--bg))", "", "kept by group", "Shares a group with the token you point at.");
+    chip("box-shadow:inset 0 -.2rem 0 var(--pair-window)", "", "nearby", "Within the window of " + data.window + " tokens.");
+    if (data.sinks) chip("background:color-mix(in srgb, var(--fg) 78%, var(--bg))", "", "first tokens", "The first " + data.sinks + " tokens stay visible to all.");
+    chip("background:color-mix(in srgb, var(--pair-dropped) 45%, var(--bg))", "", "dropped", "Not computed.");
+    chip("background:color-mix(in srgb, var(--pair-lost) 40%, var(--bg));border-bottom:2px dashed var(--pair-lost)", "", "lost", "Dropped, though it is among the tokens that hold 90 % of dense attention. Hold a token to see.");
+  }
+
+  // ---- input -----------------------------------------------------------------------------------------------------
+
+  setPin(token, quiet) {
+    this.pin = token;
+    this.query = token;
+    this.light(token);
+    if (!quiet || token !== null) {
+      clearTimeout(this.waiting);
+      this.waiting = setTimeout(() => this.send(token), this.fast ? 120 : 0);
+      this.fast = false;
+    }
+    if (token !== null) this.live.textContent = this.say.textContent;
+  }
+
+  tokenAt(event) {
+    const span = event.target;
+    if (span.cell === undefined) return null;
+    return this.first[span.cell + 1] - 1;
+  }
+
+  reveal(c) {
+    const span = this.spans[c], box = this.box;
+    const top = span.offsetTop - box.offsetTop;
+    const where = box.style.position === "static" ? top : span.offsetTop;
+    if (where < box.scrollTop + 8) box.scrollTop = where - 40;
+    else if (where + 44 > box.scrollTop + box.clientHeight) box.scrollTop = where - box.clientHeight + 90;
+  }
+
+  listen() {
+    const box = this.box;
+    box.addEventListener("mousemove", (event) => {
+      const token = this.tokenAt(event);
+      if (token === null) return;
+      if (token !== this.hover) {
+        this.hover = token;
+        if (this.pin === null) {
+          this.query = token;
+          this.light(token);
+        }
+      }
+      this.showTip(token, event.clientX, event.clientY);
+    });
+    box.addEventListener("mouseleave", () => {
+      this.hover = null;
+      this.hideTip();
+      if (this.pin === null) {
+        this.query = null;
+        this.light(null);
+      }
+    });
+    box.addEventListener("scroll", () => this.hideTip(), { passive: true });
+    box.addEventListener("click", (event) => {
+      const token = this.tokenAt(event);
+      if (token === null) return;
+      this.setPin(token === this.pin ? null : token);
+    });
+    box.addEventListener("keydown", (event) => this.key(event));
+  }
+
+  key(event) {
+    const now = this.pin !== null ? this.pin : this.query;
+    let to = null;
+    if (event.key === "Escape") {
+      this.hideTip();
+      if (this.pin === null) return;
+      this.setPin(null);
+      event.preventDefault();
+      return;
+    }
+    if ((event.key === "Enter" || event.key === " ") && now !== null) {
+      this.setPin(this.pin === null ? now : null);
+      event.preventDefault();
+      return;
+    }
+    if (event.key === "ArrowRight") to = now === null ? 0 : now + 1;
+    else if (event.key === "ArrowLeft") to = now === null ? 0 : now - 1;
+    else if (event.key === "Home") to = 0;
+    else if (event.key === "End") to = this.total - 1;
+    else if (event.key === "ArrowDown" || event.key === "ArrowUp") to = now === null ? 0 : this.otherLine(now, event.key === "ArrowDown" ? 1 : -1);
+    if (to === null) return;
+    event.preventDefault();
+    to = Math.max(0, Math.min(this.total - 1, to));
+    this.fast = true;
+    if (this.pin !== null) this.setPin(to);
+    else {
+      this.query = to;
+      this.light(to);
+      this.live.textContent = this.say.textContent;
+    }
+    const c = this.cellOf[to];
+    this.reveal(c);
+    const place = this.spans[c].getClientRects()[0];
+    if (place) this.showTip(to, place.left, place.bottom - 14);
+  }
+
+  otherLine(token, step) {
+    const from = this.spans[this.cellOf[token]];
+    const x = from.offsetLeft + from.offsetWidth / 2, y = from.offsetTop;
+    let c = this.cellOf[token], line = null, best = null, gap = Infinity;
+    for (c += step; c >= 0 && c < this.spans.length; c += step) {
+      const span = this.spans[c];
+      if (Math.abs(span.offsetTop - y) < 8) continue;
+      if (line === null) line = span.offsetTop;
+      if (Math.abs(span.offsetTop - line) >= 8) break;
+      const away = Math.abs(span.offsetLeft + span.offsetWidth / 2 - x);
+      if (away < gap) [gap, best] = [away, c];
+    }
+    return best === null ? token : this.first[best + 1] - 1;
+  }
+}
+
+export default function (component) {
+  const { data, parentElement, setStateValue } = component;
+  const root = parentElement.querySelector(".fl");
+  if (!root.strip) root.strip = new Strip(root, (token) => root.strip.setState("pinned", token));
+  root.strip.setState = setStateValue;
+  root.strip.update(data);
+}
