@@ -176,7 +176,8 @@ def test_another_dtype_leaves_the_very_same_weights():
             assert {p.dtype for p in model.parameters()} == {torch.float32}
             raise ZeroDivisionError
 
-    pytest.raises(ZeroDivisionError, fail)
+    with pytest.raises(ZeroDivisionError):
+        fail()
     assert {name: (p.data_ptr(), p.dtype) for name, p in model.named_parameters()} == before
     assert {name: b.dtype for name, b in model.named_buffers()} == buffers
 

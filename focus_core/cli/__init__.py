@@ -1,0 +1,78 @@
+"""One file a command; a file in this folder that defines ``SUMMARY``, ``configure``, ``run`` and ``table`` is one.
+
+``configure(parser)`` adds the arguments, ``run(args)`` returns the document that ``--json`` writes and ``table``
+shows that document to a person. Nothing here imports torch before a command runs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import pkgutil
+import sys
+from collections.abc import Sequence
+from types import ModuleType
+from typing import NoReturn
+
+from focus_core.cli.output import check_writable, clear_progress, write_json
+from focus_core.errors import Cancelled, FocusError, InvalidInput, NotAvailable, TooLarge, Unsupported
+
+DONE, FAILED, REFUSED, INTERRUPTED = 0, 1, 2, 130
+
+
+class _Parser(argparse.ArgumentParser):
+    """Answers wrong arguments with one line."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(REFUSED, f"{message[:1].upper()}{message[1:].rstrip('.')}. See {self.prog} --help.\n")
+
+
+def commands() -> dict[str, ModuleType]:
+    """Every command's module by its name."""
+    names = sorted(m.name for m in pkgutil.iter_modules(__path__))
+    modules = {name: importlib.import_module(f"{__name__}.{name}") for name in names}
+    return {name: module for name, module in modules.items() if hasattr(module, "SUMMARY")}
+
+
+def parser() -> argparse.ArgumentParser:
+    """The parser of all commands."""
+    top = _Parser(prog="python -m focus_core", description="Attention variants on pretrained language models.")
+    choices = top.add_subparsers(dest="command", metavar="COMMAND", required=True, parser_class=_Parser)
+    for name, module in commands().items():
+        one = choices.add_parser(name, help=module.SUMMARY, description=module.SUMMARY, allow_abbrev=False)
+        module.configure(one)
+        one.add_argument("--json", metavar="FILE", help="write one JSON document there ('-': to standard output)")
+        one.set_defaults(module=module)
+    return top
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command.
+
+    Args:
+        arguments: the command line without the program's name; that of the process by default.
+
+    Returns:
+        The exit code: 0 done, 2 wrong arguments or unsupported, 1 failed, 130 interrupted.
+    """
+    args = parser().parse_args(arguments)
+    try:
+        if args.json:
+            check_writable(args.json)
+        document = args.module.run(args)
+        if args.json:
+            write_json(document, args.json)
+        else:
+            print(args.module.table(document))
+    except (KeyboardInterrupt, Cancelled):
+        clear_progress()
+        print("Stopped.", file=sys.stderr)
+        return INTERRUPTED
+    except FocusError as error:
+        clear_progress()
+        print(error, file=sys.stderr)
+        return REFUSED if isinstance(error, (InvalidInput, Unsupported, TooLarge, NotAvailable)) else FAILED
+    except BrokenPipeError:
+        sys.stderr.close()
+        return FAILED
+    return DONE

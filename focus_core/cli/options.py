@@ -1,0 +1,102 @@
+"""Arguments that several commands share."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from focus_core.errors import InvalidInput
+from focus_core.models.catalog import DEFAULT
+
+DTYPES = ("float32", "bfloat16", "float16")
+
+
+def add_model(parser: argparse.ArgumentParser) -> None:
+    """``--model``, ``--device`` and ``--dtype``."""
+    parser.add_argument(
+        "--model",
+        default=DEFAULT,
+        help=f"a name that `models` lists, a folder, a GGUF file or a Hugging Face id (default {DEFAULT})",
+    )
+    parser.add_argument("--device", help="cpu, cuda or cuda:N (default: cuda where there is one)")
+    parser.add_argument("--dtype", choices=DTYPES, help="default: the checkpoint's on a GPU, float32 on a CPU")
+
+
+def add_variant(parser: argparse.ArgumentParser) -> None:
+    """``--variant``, ``--set`` and ``--adapter``."""
+    parser.add_argument("--variant", default="focus", help="a name that `variants` lists (default focus)")
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="FIELD=VALUE", help="a setting of the variant; may be repeated"
+    )
+    parser.add_argument("--adapter", metavar="DIR", help="a trained adapter: a folder, or the name of a shipped one")
+
+
+def load(args: argparse.Namespace, progress: Any = None) -> Any:
+    """Load ``--model`` on ``--device`` in ``--dtype``."""
+    from focus_core.models.loading import load_model
+
+    return load_model(args.model, device=args.device, dtype=args.dtype, progress=progress)
+
+
+def settings(given: list[str], form: str = "--set FIELD=VALUE") -> dict[str, str]:
+    """Parse repeated ``FIELD=VALUE``.
+
+    Raises:
+        InvalidInput: an item without a name or without ``=``.
+    """
+    parsed = {}
+    for item in given:
+        field, equals, value = item.partition("=")
+        if not equals or not field.strip():
+            raise InvalidInput(f"{item!r} is no setting.", f"Write {form}.")
+        parsed[field.strip()] = value.strip()
+    return parsed
+
+
+def choose_variant(args: argparse.Namespace) -> tuple[Any, Path | None]:
+    """The variant and its adapter's folder, checked before anything is loaded.
+
+    Settings are those that the adapter was trained to be served with, then ``--set``.
+
+    Raises:
+        InvalidInput: an unknown variant, setting or adapter; an adapter that is missing, or that nothing reads.
+    """
+    from focus_core.variants import VARIANTS, make
+
+    given = settings(args.set)
+    kind = VARIANTS[args.variant].adapter_kind if args.variant in VARIANTS else None
+    if not args.adapter:
+        variant = make(args.variant, given)
+        if kind:
+            known = ", ".join(shipped_adapters())
+            hint = f"Give --adapter DIR (shipped: {known})." if known else "Give --adapter DIR; `train` makes one."
+            raise InvalidInput(f"{args.variant} needs a trained adapter of kind {kind}.", hint)
+        return variant, None
+    from focus_core.adapter import read_config
+
+    folder = shipped_adapters().get(args.adapter, Path(args.adapter))
+    document = read_config(folder)
+    if kind is None and args.variant in VARIANTS:
+        raise InvalidInput(f"{args.variant} takes no adapter.", "Leave out --adapter.")
+    if kind is not None and document["kind"] != kind:
+        raise InvalidInput(
+            f"{args.variant} needs an adapter of kind {kind}, and {args.adapter} is of kind {document['kind']}."
+        )
+    return make(args.variant, {**document["serve"], **given}), folder
+
+
+def load_adapter_of(folder: Path | None, model: Any) -> Any:
+    """The adapter of that folder on the model's device; None without a folder."""
+    if folder is None:
+        return None
+    from focus_core.adapter import load_adapter
+
+    return load_adapter(folder, model)
+
+
+def shipped_adapters() -> dict[str, Path]:
+    """Folders of the shipped adapters by their names."""
+    from focus_core.assets import adapters
+
+    return {name: Path(entry["path"]) for name, entry in adapters().items()}

@@ -1,0 +1,139 @@
+"""What every command writes: JSON files, tables for a person, and a progress bar."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import signal
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from focus_core.errors import InvalidInput
+
+_BAR = 24
+_WIDTH = 100
+
+
+def check_writable(path: str) -> None:
+    """Refuse a result file that could not be written, before the work is done.
+
+    Raises:
+        InvalidInput: no such folder, or no permission.
+    """
+    if path == "-":
+        return
+    folder = Path(path).absolute().parent
+    if not folder.is_dir():
+        raise InvalidInput(f"There is no folder {folder} for {path}.", "Create it, or name another file.")
+    if Path(path).is_dir() or not os.access(folder, os.W_OK):
+        raise InvalidInput(f"{path} cannot be written.", "Name another file.")
+
+
+def write_json(document: Any, path: str) -> None:
+    """Write one JSON document atomically; numbers that are not finite become null."""
+    text = json.dumps(_plain(document), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+    if path == "-":
+        sys.stdout.write(text)
+        return
+    target = Path(path).absolute()
+    handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}-")
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as stream:
+            stream.write(text)
+        os.chmod(temporary, 0o644)
+        os.replace(temporary, target)
+    finally:
+        Path(temporary).unlink(missing_ok=True)
+
+
+def rows(headers: Sequence[str], body: Sequence[Sequence[Any]]) -> str:
+    """A table: numbers to the right, words to the left."""
+    text = [[show(cell) for cell in row] for row in body]
+    widths = [max(len(h), *(len(row[i]) for row in text)) if text else len(h) for i, h in enumerate(headers)]
+    numeric = [all(isinstance(row[i], (int, float, type(None))) for row in body) for i in range(len(headers))]
+
+    def line(cells: Sequence[str]) -> str:
+        padded = (c.rjust(w) if right else c.ljust(w) for c, w, right in zip(cells, widths, numeric, strict=True))
+        return "  ".join(padded).rstrip()
+
+    return "\n".join([line(headers), line(["-" * w for w in widths]), *map(line, text)])
+
+
+def pairs(items: Sequence[tuple[str, Any]]) -> str:
+    """Names and values, one a line."""
+    width = max(len(name) for name, _ in items)
+    return "\n".join(f"{name.ljust(width)}  {show(value)}" for name, value in items)
+
+
+def show(value: Any) -> str:
+    """A value as a person reads it."""
+    if value is None:
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int):
+        return f"{value:,}"
+    if isinstance(value, float):
+        return f"{value:.4g}" if abs(value) < 1e4 else f"{value:,.0f}"
+    return str(value)
+
+
+def settings_text(config: dict[str, Any]) -> str:
+    """A config on one line."""
+    return ", ".join(f"{name}={value}" for name, value in config.items()) or "none"
+
+
+def bar() -> Callable[[float, str], None]:
+    """A progress callback that draws a bar on stderr; silent when stderr is no terminal."""
+    if not sys.stderr.isatty():
+        return lambda fraction, message: None
+
+    def draw(fraction: float, message: str) -> None:
+        full = round(_BAR * min(max(fraction, 0.0), 1.0))
+        line = f"[{'#' * full}{'.' * (_BAR - full)}] {fraction:4.0%} {message}"
+        sys.stderr.write("\r\x1b[2K" + line[:_WIDTH])
+        if fraction >= 1.0:
+            sys.stderr.write("\r\x1b[2K")
+        sys.stderr.flush()
+
+    return draw
+
+
+@contextmanager
+def stop_request() -> Iterator[Callable[[], bool]]:
+    """A cancel callback that the first Ctrl-C turns on, so that work ends at a good place; the second ends at once."""
+    asked = False
+
+    def note(number: int, frame: Any) -> None:
+        nonlocal asked
+        asked = True
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    before = signal.signal(signal.SIGINT, note)
+    try:
+        yield lambda: asked
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def clear_progress() -> None:
+    """Remove a bar that was left on the terminal."""
+    if sys.stderr.isatty():
+        sys.stderr.write("\r\x1b[2K")
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {str(k): _plain(v) for k, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(v) for v in value]
+    if hasattr(value, "item") and not isinstance(value, (int, float)):
+        value = value.item()
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value

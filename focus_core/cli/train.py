@@ -1,0 +1,147 @@
+"""``train``: an adapter for a frozen model, with its training record; a killed run goes on where it was."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import sys
+from pathlib import Path
+from typing import Any
+
+from focus_core.cli.options import add_model, load
+from focus_core.cli.output import bar, pairs, stop_request
+from focus_core.errors import InvalidInput
+from focus_core.training.settings import BALANCES, FORMS, KINDS, TrainSettings
+
+SUMMARY = "train an adapter for a frozen model: routers, or a control (one temperature a layer, k-means)"
+NOVELS = "novels"
+KMEANS = "kmeans"
+_KMEANS_WINDOWS = 16
+_CHOICES = {"kind": (*KINDS, KMEANS), "form": FORMS, "balance": BALANCES}
+_VALIDATION_SHARE = 0.1
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """One option for every field of ``TrainSettings``; defaults are the recipe for 4,096 tokens on a GPU."""
+    add_model(parser)
+    parser.add_argument(
+        "--text",
+        default=NOVELS,
+        help=f"a shipped text's name or a file, whose last tenth is held back for validation; {NOVELS} (default): "
+        "the five training novels, validated on their held-back slice",
+    )
+    parser.add_argument(
+        "--out",
+        required=True,
+        metavar="DIR",
+        help="folder of the adapter; an unfinished run there with the same settings goes on",
+    )
+    group = parser.add_argument_group("settings", "see TrainSettings")
+    for field in dataclasses.fields(TrainSettings):
+        flag = f"--{field.name.replace('_', '-')}"
+        if isinstance(field.default, bool):
+            group.add_argument(flag, action=argparse.BooleanOptionalAction, default=field.default, help=" ")
+            continue
+        shape: dict[str, Any] = {"choices": _CHOICES[field.name]} if field.name in _CHOICES else {"metavar": "X"}
+        group.add_argument(
+            flag, type=type(field.default), default=field.default, help=f"default {field.default}", **shape
+        )
+
+
+def run(args: argparse.Namespace) -> dict[str, Any]:
+    """Train; the document is the adapter's record with where it lies."""
+    given = {f.name: getattr(args, f.name) for f in dataclasses.fields(TrainSettings)}
+    chosen = TrainSettings(**(given | ({"kind": "router"} if args.kind == KMEANS else {})))
+    out = Path(args.out)
+    if out.exists() and not out.is_dir():
+        raise InvalidInput(f"{out} is a file.", "Name a folder for the adapter.")
+    training, validation, names = _texts(args.text)
+    progress = bar()
+    loaded = load(args, progress)
+
+    import torch
+
+    def ids(text: str) -> torch.Tensor:
+        return torch.tensor(loaded.tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"])
+
+    training_ids = ids(training)
+    if validation is None:
+        held_back = max(chosen.context, int(len(training_ids) * _VALIDATION_SHARE))
+        training_ids, validation_ids = training_ids[:-held_back], training_ids[-held_back:]
+    else:
+        validation_ids = ids(validation)
+    if args.kind == KMEANS:
+        adapter = _fit(loaded, training_ids, chosen, out, names, progress)
+    else:
+        from focus_core.training.trainer import train
+
+        with stop_request() as cancel:
+            adapter = train(
+                loaded,
+                training_ids,
+                validation_ids,
+                chosen,
+                out,
+                texts=names,
+                on_step=_print_validation,
+                progress=progress,
+                cancel=cancel,
+            )
+    return {
+        "out": str(out),
+        "model": loaded.name,
+        "kind": adapter.kind,
+        "serve": adapter.serve,
+        "record": adapter.record,
+    }
+
+
+def table(document: dict[str, Any]) -> str:
+    """Where the adapter lies, and the figures of its record."""
+    record = document["record"]
+    return pairs(
+        [
+            ("adapter", f"{document['out']} ({document['kind']} for {document['model']})"),
+            *[(name.replace("_", " "), value) for name, value in record.items() if not isinstance(value, dict)],
+        ]
+    )
+
+
+def _fit(loaded: Any, ids: Any, chosen: TrainSettings, out: Path, names: str, progress: Any) -> Any:
+    """The control that is not trained: k-means of hidden states over windows spread through the text."""
+    import torch
+
+    from focus_core.routing.kmeans import fit_kmeans
+
+    count = len(ids) // chosen.context
+    if not count:
+        raise InvalidInput(f"The text has {len(ids)} tokens and a window takes {chosen.context}.", "Use a longer text.")
+    spread = torch.linspace(0, count - 1, min(count, _KMEANS_WINDOWS)).long()
+    windows = ids[: count * chosen.context].view(count, chosen.context)[spread]
+    adapter = fit_kmeans(loaded.model, windows, groups=chosen.groups, seed=chosen.seed, progress=progress)
+    served = ("groups", "query_topk", "key_topk", "window", "sinks")
+    adapter.serve = {name: getattr(chosen, name) for name in served}
+    adapter.record = {"texts": names, "windows": len(windows), "context": chosen.context, "seed": chosen.seed}
+    adapter.save_pretrained(out, loaded.model)
+    return adapter
+
+
+def _texts(name: str) -> tuple[str, str | None, str]:
+    from focus_core.assets import load_text, training_text, validation_text
+
+    if name == NOVELS:
+        return training_text(), validation_text(), "five Austen novels without the validation slice"
+    text = load_text(name)
+    return text.text, None, text.name
+
+
+def _print_validation(metrics: dict[str, Any]) -> None:
+    if "served_ppl" not in metrics:
+        return
+    start = "\r\x1b[2K" if sys.stderr.isatty() else ""
+    group = f", largest group {metrics['largest_group']:.2f}x its share" if "largest_group" in metrics else ""
+    print(
+        f"{start}step {metrics['step']}: loss {metrics['loss']:.4f}, served perplexity {metrics['served_ppl']:.3f}, "
+        f"pairs kept {metrics['kept_pairs']:.1%}{group}",
+        file=sys.stderr,
+    )
