@@ -46,6 +46,28 @@ def merge(parts: Iterable[dict[str, Any]]) -> dict[str, Any]:
     return {"about": about, "rows": list(rows.values()), "complete": False}
 
 
+def recorded_row(document: dict[str, Any]) -> dict[str, Any] | None:
+    """A row from a shipped evaluation (what ``eval`` writes); None when the document is something else."""
+    if not {"variant", "ppl", "nll_diff", "kept_pairs"} <= document.keys() or document["variant"] == "dense":
+        return None
+    return {
+        "key": str(document.get("file", document["variant"])),
+        "label": document["variant"],
+        "variant": document["variant"],
+        "config": document.get("config") or {},
+        "served": document.get("served", True),
+        "leaks": False,
+        "length": document.get("context", 0),
+        "scored": document.get("tokens", 0),
+        "ppl": document["ppl"],
+        "nll_change": document["nll_diff"],
+        "nll_change_se": document.get("nll_se"),
+        "ppl_change": math.expm1(document["nll_diff"]),
+        "kept_pairs": document["kept_pairs"],
+        "complete": True,
+    }
+
+
 def median(row: dict[str, Any], name: str) -> float | None:
     """The median of a measured spread; None when it was not measured."""
     return row[name]["median"] if row.get(name) else None
@@ -154,10 +176,11 @@ def crossover(sizes: list[int], ratios: list[float]) -> float | None:
 def speed_verdicts(result: dict[str, Any], measure: str = "ratio") -> list[str]:
     """For every timed variant, one sentence on where it is slower than dense and where faster."""
     said = []
-    for label, rows in by_line(result).items():
-        rows = [r for r in rows if median(r, measure) is not None]
+    for line in by_line(result):
+        rows = [r for r in line if median(r, measure) is not None]
         if not rows or is_baseline(rows[0]):
             continue
+        label = rows[0]["label"]
         sizes, ratios = [r["length"] for r in rows], [median(r, measure) for r in rows]
         cross = crossover(sizes, ratios)
         if cross is not None:
@@ -169,12 +192,12 @@ def speed_verdicts(result: dict[str, Any], measure: str = "ratio") -> list[str]:
     return said
 
 
-def by_line(result: dict[str, Any]) -> dict[str, list[dict[str, Any]]]:
-    """Scored rows of each line by its label, ascending in length."""
+def by_line(result: dict[str, Any]) -> list[list[dict[str, Any]]]:
+    """Scored rows of each line (by key), ascending in length."""
     lines: dict[str, list[dict[str, Any]]] = {}
     for row in sorted(scored(result), key=lambda r: r["length"]):
-        lines.setdefault(row["label"], []).append(row)
-    return lines
+        lines.setdefault(row["key"], []).append(row)
+    return list(lines.values())
 
 
 def losses(result: dict[str, Any], length: int, measure: str) -> list[str]:
@@ -222,6 +245,20 @@ def cost_of(row: dict[str, Any], measure: str) -> float | None:
     if measure == "memory":
         return row.get("peak_bytes")
     return row["kept_pairs"]
+
+
+def provenance(about: dict[str, Any]) -> str:
+    """One line: model, device, dtype, text and date."""
+    where = about.get("environment", {})
+    text = about.get("text") or "your text"
+    parts = [about.get("model"), about.get("dtype"), where.get("device"), text, str(where.get("time", ""))[:10]]
+    return ", ".join(str(part) for part in parts if part)
+
+
+def was_busy(about: dict[str, Any]) -> bool:
+    """Whether other work took more than half of the machine's cores when the run began."""
+    cores = about.get("environment", {}).get("cores")
+    return bool(cores) and about.get("load_before", 0.0) > cores / 2
 
 
 def answer(result: dict[str, Any], *, recorded: bool = False) -> str:

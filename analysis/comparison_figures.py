@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from html import escape
 from math import log10
 from typing import Any
 
 import plotly.graph_objects as go
 
 from analysis.comparison import by_line, change_interval, crossover, is_baseline, lengths, median, scored
-from analysis.lines import DASHES, EMPTY, SYMBOLS, colour, turns
+from analysis.lines import DASHES, EMPTY, SYMBOLS, colour, name_of, turns
 from analysis.numbers import memory, percent, sig3, times
 from analysis.palette import KEPT, LOST
 from analysis.style import LOSES, QUIET, quiet, say
@@ -25,12 +24,11 @@ def speed_by_length(result: dict[str, Any], part: str = "model") -> go.Figure:
     figure = go.Figure()
     measure = "ratio" if part == "model" else "attention_ratio"
     turn_of, tops, found = turns(result), [1.15], False
-    for label, rows in by_line(result).items():
-        label = escape(label)
-        rows = [r for r in rows if median(r, measure) is not None]
+    for line in by_line(result):
+        rows = [r for r in line if median(r, measure) is not None]
         if not rows or is_baseline(rows[0]):
             continue
-        found = True
+        found, label = True, name_of(rows[0])
         key, shade = rows[0]["key"], colour(rows[0]["variant"])
         turn = turn_of[key]
         sizes, middle = [r["length"] for r in rows], [median(r, measure) for r in rows]
@@ -180,15 +178,14 @@ def memory_bars(result: dict[str, Any]) -> go.Figure:
     """Peak memory of the prefill by length, and the share of it that stays as the cache."""
     figure = go.Figure()
     turn_of = turns(result)
-    for label, rows in by_line(result).items():
-        label = escape(label)
-        rows = [r for r in rows if r.get("peak_bytes") is not None]
+    for line in by_line(result):
+        rows = [r for r in line if r.get("peak_bytes") is not None]
         if not rows:
             continue
         figure.add_bar(
             x=[f"{r['length']:,} tokens" for r in rows],
             y=[r["peak_bytes"] / 2**20 for r in rows],
-            name=label,
+            name=(label := name_of(rows[0])),
             marker={"color": colour(rows[0]["variant"]), "opacity": max(0.45, 1 - 0.25 * turn_of[rows[0]["key"]])},
             customdata=[
                 [memory(r["peak_bytes"]), memory(r["cache_bytes"]), memory(r["kv_bytes_per_token"])] for r in rows

@@ -54,7 +54,7 @@ class Entry:
 def label_of(variant: Variant, adapter_name: str | None = None) -> str:
     """A variant's name with the settings that differ from their defaults, and its adapter."""
     default = type(variant)().to_dict()
-    changed = [f"{k} {v}" for k, v in variant.to_dict().items() if v != default[k] and k != "backend"]
+    changed = [f"{k} {v}" for k, v in variant.to_dict().items() if v != default[k]]
     return " · ".join([variant.name, *changed, *([adapter_name] if adapter_name else [])])
 
 
@@ -118,14 +118,24 @@ def resolve(
 
 
 def backend_of(variant: Variant, call: AttentionCall) -> str:
-    """What computes this call: ``sdpa`` for dense, ``soft`` for a gate over every pair, or a kernel's backend."""
+    """What computes this call: ``sdpa`` for dense, ``soft`` for a gate over every pair, or the kernel's backend.
+
+    ``auto`` is answered as ``focus_attention`` would; a variant without a choice is called by its own name.
+    """
     if variant.name == BASELINE:
         return "sdpa"
     if not variant.served:
         return "soft"
+    asked = getattr(variant, "backend", "auto" if variant.name == "window" else variant.name)
+    if asked != "auto":
+        return asked
     from focus_core.kernels.focus import choose_backend
 
-    return choose_backend(variant, call)
+    keys, queries = call.cached, call.fresh
+    if keys is None:
+        keys = call.query.new_zeros((call.key.shape[0], 1, call.key.shape[2])).long()
+        queries = keys[:, :, keys.shape[2] - call.query.shape[2] :]
+    return choose_backend(call.query, call.key, queries, keys, window=variant.window, sinks=variant.sinks).backend
 
 
 def counted(variant: Variant, facts: ModelFacts, length: int, itemsize: int) -> Cost:

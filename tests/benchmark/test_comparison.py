@@ -22,6 +22,14 @@ WINDOW = {"variant": "window", "config": {"window": 12}}
 RANDOM = {"variant": "random", "config": {"window": 12, "groups": 4}}
 
 
+@pytest.fixture(scope="module", autouse=True)
+def one_thread():
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
 @pytest.fixture(scope="module", params=["llama", "gemma3"])
 def loaded(request):
     model = tiny_model(request.param)
@@ -258,6 +266,23 @@ def test_a_watched_variant_gives_the_same_output_and_leaves_the_registry_alone()
     facts = facts_of(model)
     sets = facts.layers * 40 * 8
     assert cache_bytes(found.past_key_values) == facts.layers * 40 * 2 * facts.kv_heads * facts.head_dim * 4 + sets
+
+
+def test_the_backend_that_auto_takes_is_said():
+    model = tiny_model("llama", max_position_embeddings=4096)
+    loaded = SimpleNamespace(model=model, tokenizer=tiny_tokenizer(), facts=facts_of(model), name="tiny")
+    requests = [
+        {"variant": "window", "config": {"window": 16}},
+        {"variant": "random", "config": {"window": 16, "groups": 1, "backend": "auto"}},
+        {"variant": "random", "config": {"window": 16, "backend": "reference"}},
+    ]
+    found = compare(loaded, requests, TEXT * 4, [64, 2048], repeats=1, windows=1)
+    said = {(r["label"], r["length"]): (r["backend"], r["masked_dense"]) for r in found["rows"]}
+    assert said["dense", 64] == ("sdpa", False)
+    assert said["window · window 16", 64] == ("chunked", True)
+    assert said["window · window 16", 2048] == ("cpu", False)
+    assert said["random · groups 1 · window 16", 64] == ("dense", True)
+    assert said["random · window 16 · backend reference", 64] == ("reference", True)
 
 
 def test_spread_is_of_the_middle_eight_tenths():

@@ -1,0 +1,340 @@
+"""What does it cost, what does it save? Variants side by side on the same tokens, the losing region included."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import streamlit as st
+
+from analysis import comparison as words
+from analysis.comparison_figures import memory_bars, speed_by_length
+from analysis.frontier import MEASURES, frontier
+from app.ui import comparisons, runs, selection
+from app.ui import gates as gate_tab
+from app.ui.comparisons import Shown
+from app.ui.guard import plain, show_error
+from app.ui.jobs import job_status
+from app.ui.links import dismiss_notices
+from app.ui.view import Page, View
+from focus_core.errors import FocusError
+
+SLOT = "compare"
+LINES, LENGTHS, REPEATS, NOVEL, MEASURE, SIZE = (
+    f"compare_{name}" for name in ("lines", "lengths", "repeats", "novel", "by", "at")
+)
+
+
+def render(page: Page) -> None:
+    """Draw the page."""
+    st.title("What does it cost, what does it save?", anchor=False)
+    sentence = st.container()
+    for notice in page.notices:
+        st.warning(notice, icon=":material/link_off:")
+    if page.notices:
+        st.button("Understood", key="notices_ok", on_click=dismiss_notices, type="tertiary")
+    options = comparisons.choices(page)
+    picture, controls = st.columns([2.6, 1], gap="medium")
+    with controls:
+        request = _controls(page, options)
+        _run(page, request)
+    shown = comparisons.find(page, request, SLOT, "compare")
+    result = shown.result if shown else words.merge([])
+    with sentence:
+        st.markdown(f"#### {plain(words.answer(result, recorded=bool(shown and shown.recorded)))}")
+    with picture:
+        _origin(shown)
+        _picture(page, shown, result)
+    _table(shown, result)
+    speed, gates, memory = st.tabs(
+        ["Speed by length", "Soft to hard gate", "Memory"], key="compare_tab", bind="query-params"
+    )
+    with speed:
+        _speed(result)
+    with gates:
+        gate_tab.render(page)
+    with memory:
+        _memory(result)
+    _explain()
+
+
+def _controls(page: Page, options: dict[str, dict[str, Any]]) -> dict[str, Any] | None:
+    st.session_state.setdefault(LINES, comparisons.defaults(options))
+    st.session_state[LINES] = [k for k in st.session_state[LINES] if k in options]
+    lines = st.multiselect(
+        "Beside dense",
+        list(options),
+        key=LINES,
+        format_func=lambda k: options[k]["label"] + (" (as set at the left)" if k == comparisons.SELECTED else ""),
+        placeholder="Choose variants",
+        help="Dense attention is always measured, in the same run and on the same tokens.",
+        persist_state="session",
+    )
+    st.session_state.setdefault(LENGTHS, [256, 512, 1024])
+    lengths = st.pills(
+        "Tokens",
+        comparisons.LENGTHS,
+        selection_mode="multi",
+        format_func=lambda n: f"{n:,}",
+        key=LENGTHS,
+        persist_state="session",
+        help="Each length is a run of its own. Perplexity is over the first windows of that many tokens.",
+    )
+    novel = st.toggle(
+        "Read the novel Persuasion",
+        key=NOVEL,
+        persist_state="session",
+        help="Long enough for every length; no group was trained on it.",
+    )
+    st.session_state.setdefault(REPEATS, 5)
+    repeats = st.segmented_control(
+        "Repeats",
+        [3, 5, 9, 15],
+        key=REPEATS,
+        required=True,
+        persist_state="session",
+        help="Timed runs of each variant, interleaved, in an order that rotates.",
+    )
+    entries = [options[k] for k in lines]
+    return comparisons.request(page, entries, lengths, int(repeats or 5), novel)
+
+
+def _run(page: Page, request: dict[str, Any] | None) -> None:
+    if request is None:
+        missing = "Paste a text, or turn on the novel." if page.text is None else "Choose a variant and a length."
+        st.button("Run", type="primary", disabled=True, width="stretch", key="compare_run")
+        st.caption(missing)
+        return
+    job_id = selection.asked(request)
+    job = page.engine.get(job_id) if job_id else None
+    if job is not None and job.state in ("queued", "running"):
+        job_status(page.engine, job_id, key="compare_job", what="the comparison", session=page.session)
+        st.fragment(_when_more, run_every=1.0)(page.engine, job_id, len(job.partial))
+        return
+    if job is not None and job.state == "failed":
+        job_status(page.engine, job_id, key="compare_job", what="the comparison")
+        _ways_out(page, f"{job.error.message} {job.error.hint}", request)
+    if job is not None and job.state == "cancelled":
+        job_status(page.engine, job_id, key="compare_job", what="the comparison")
+    try:
+        cost = page.engine.estimate(comparisons.KIND, request)
+    except FocusError as error:
+        show_error(error.message, error.hint)
+        _ways_out(page, f"{error.message} {error.hint}", request)
+        return
+    done = job is not None and job.state == "done"
+    about = f" · about {cost.seconds:.0f} s" if cost.seconds >= 1 else ""
+    if st.button(
+        f"{'Run again' if done else 'Run'}{about}",
+        type="secondary" if done else "primary",
+        icon=":material/play_arrow:",
+        key="compare_run",
+        width="stretch",
+    ):
+        if done:
+            st.session_state["_compare_again"] = again = st.session_state.get("_compare_again", 0) + 1
+            request = {**request, "again": again}
+        selection.remember(request, page.engine.submit(comparisons.KIND, request, session=page.session).id)
+        st.rerun()
+    st.caption(cost.sentence)
+
+
+def _when_more(engine: Any, job_id: str, seen: int) -> None:
+    """Redraw the page when another row has arrived."""
+    job = engine.get(job_id)
+    if job is not None and len(job.partial) != seen:
+        st.rerun()
+
+
+def _ways_out(page: Page, said: str, request: dict[str, Any]) -> None:
+    """Buttons for the nearest things that work."""
+    novel = bool(st.session_state.get(NOVEL))
+    tokens = comparisons.text_tokens(page, novel)
+    fitting = [n for n in request["lengths"] if tokens is None or n <= tokens]
+    if "tokens" in said and not novel:
+        st.button("Read Persuasion instead", key="compare_way_novel", on_click=_set, args=(NOVEL, True))
+    if 0 < len(fitting) < len(request["lengths"]):
+        label = f"Take the lengths up to {fitting[-1]:,}"
+        st.button(label, key="compare_way_fit", on_click=_set, args=(LENGTHS, fitting))
+    elif len(request["lengths"]) > 1:
+        shorter = request["lengths"][:-1]
+        label = f"Leave out {request['lengths'][-1]:,} tokens"
+        st.button(label, key="compare_way_shorter", on_click=_set, args=(LENGTHS, shorter))
+    elif request["lengths"] != [256]:
+        st.button("Take 256 tokens", key="compare_way_256", on_click=_set, args=(LENGTHS, [256]))
+    if page.text is None or page.text.name is None:
+        first = runs.texts.names()[0]
+        st.button("Take a shipped passage", key="compare_way_text", on_click=runs.use_text, args=(first,))
+
+
+def _set(key: str, value: Any) -> None:
+    st.session_state[key] = value
+
+
+def _origin(shown: Shown | None) -> None:
+    """Where the numbers come from, in one line."""
+    if shown is None:
+        return
+    about = shown.result.get("about", {})
+    where = about.get("environment", {})
+    with st.container(horizontal=True, vertical_alignment="center", gap="small"):
+        if shown.origin == "earlier settings":
+            st.badge("earlier settings", color="orange", help="The choices at the right have not run yet.")
+        else:
+            color = "blue" if shown.recorded else "green"
+            st.badge(shown.origin, color=color, help=words.BADGES[shown.origin])
+        if not shown.result.get("complete"):
+            st.badge("partial", color="orange", help=words.BADGES["partial"])
+        st.caption(plain(words.provenance(about)), help=_how(about, where))
+    if words.was_busy(about):
+        st.caption(
+            f":material/warning: The machine was busy when the run began (load {about['load_before']:.1f} on "
+            f"{where.get('cores')} cores): trust the ratios, not the milliseconds."
+        )
+
+
+def _how(about: dict[str, Any], where: dict[str, Any]) -> str:
+    command = f" Command: `{about['command']}`." if about.get("command") else ""
+    return (
+        f"Whole-model prefill of one sequence, {about.get('repeats')} repeats of all variants in turn, the order "
+        f"rotated; shown are the median and the 10th to the 90th percentile. Perplexity: the first "
+        f"{about.get('windows')} windows at most, no BOS, the same tokens for all. torch {where.get('torch')}, "
+        f"{where.get('threads')} threads.{command}"
+    )
+
+
+def _picture(page: Page, shown: Shown | None, result: dict[str, Any]) -> None:
+    sizes = words.lengths(result)
+    with st.container(horizontal=True, vertical_alignment="bottom", gap="medium"):
+        measure = st.segmented_control(
+            "Cost",
+            list(MEASURES),
+            default="time",
+            required=True,
+            format_func=MEASURES.get,
+            key=MEASURE,
+            bind="query-params",
+            label_visibility="collapsed",
+        )
+        if len(sizes) > 1:
+            if st.session_state.get(SIZE) not in sizes:
+                st.session_state[SIZE] = sizes[-1]
+            size = st.segmented_control(
+                "Length",
+                sizes,
+                required=True,
+                format_func=lambda n: f"{n:,} tokens",
+                key=SIZE,
+                label_visibility="collapsed",
+                persist_state="session",
+            )
+        else:
+            size = sizes[-1] if sizes else 0
+    recorded = bool(shown and shown.recorded)
+    points = comparisons.recorded_points(page.model) if measure == "pairs" else ()
+    figure = frontier(result, size, measure or "time", recorded=recorded, others=points)
+    st.plotly_chart(
+        figure,
+        key="compare_frontier",
+        alt=f"Perplexity change against {MEASURES[measure or 'time'].lower()} at {size:,} tokens, one point a variant.",
+        config={"displayModeBar": False},
+    )
+    for said in words.losses(result, size, measure or "time"):
+        st.markdown(f":orange[:material/trending_down:] {plain(said)}")
+    if points:
+        st.caption("Open squares were recorded on other text and lengths: hover for where and when.")
+
+
+def _table(shown: Shown | None, result: dict[str, Any]) -> None:
+    table = words.table(result, recorded=bool(shown and shown.recorded))
+    for refused in result.get("about", {}).get("refused", []):
+        said = f"{refused['label']} was left out: {refused['reason']} {refused['hint']}".strip()
+        st.info(plain(said), icon=":material/block:")
+    if table.empty:
+        return
+    st.dataframe(
+        table,
+        hide_index=True,
+        key="compare_table",
+        column_config={
+            "Badges": st.column_config.ListColumn(help=" · ".join(f"{k}: {v}" for k, v in words.BADGES.items())),
+            "Tokens": st.column_config.NumberColumn(format="localized"),
+            "Scored tokens": st.column_config.NumberColumn(format="localized"),
+            "Variant": st.column_config.TextColumn(pinned=True),
+        },
+    )
+
+
+def _speed(result: dict[str, Any]) -> None:
+    part = st.segmented_control(
+        "Part",
+        ["model", "attention"],
+        default="model",
+        required=True,
+        format_func={"model": "Whole prefill", "attention": "Attention alone"}.get,
+        key="compare_part",
+        label_visibility="collapsed",
+    )
+    st.plotly_chart(
+        speed_by_length(result, part or "model"),
+        key="compare_speed",
+        alt="Time over dense's by length: measured with its spread, and counted.",
+        config={"displayModeBar": False},
+    )
+    for said in words.speed_verdicts(result, "ratio" if part != "attention" else "attention_ratio"):
+        st.markdown(f"- {plain(said)}")
+    st.caption(
+        "Dotted: what the counted operations alone would give. The gap between it and the measured line is planning, "
+        "gathering and memory traffic."
+    )
+
+
+def _memory(result: dict[str, Any]) -> None:
+    st.plotly_chart(
+        memory_bars(result),
+        key="compare_memory",
+        alt="Peak memory of the prefill by length and variant.",
+        config={"displayModeBar": False},
+    )
+    how = result.get("about", {}).get("peak_how")
+    st.caption(
+        f"Most bytes of tensors held at once during one prefill, beyond the weights ({how or 'not measured yet'}); "
+        "buffers inside a library are not seen. The cache keeps every token's keys and values, and 8 bytes a layer "
+        "and router for its groups: Focus saves time, not cache."
+    )
+
+
+def _explain() -> None:
+    with st.expander("What am I looking at?", icon=":material/help:"):
+        st.markdown(
+            "Every point is a real run of the same model on the same tokens, with another attention put in. Left is "
+            "faster, down is a better guess of the next token; dense attention is the cross-hair, and the shaded side "
+            "is where a variant loses to it. Attention is only a part of a model's time, so even attention for free "
+            "would not make the whole model free: the longer the text, the larger the part that can be saved."
+        )
+        st.latex(
+            r"\frac{T(N)}{T_\text{dense}(N)} \approx \frac{a + b\,\kappa(N)\,N}{a + b\,N}, "
+            r"\quad \kappa = \text{pairs kept}"
+        )
+        st.button(
+            "Try: find the length where it starts to pay",
+            key="compare_try",
+            icon=":material/lightbulb:",
+            on_click=_try_lengths,
+        )
+
+
+def _try_lengths() -> None:
+    st.session_state[NOVEL] = True
+    st.session_state[LENGTHS] = [512, 1024, 2048, 4096]
+    st.session_state[REPEATS] = 3
+
+
+VIEW = View(
+    key="compare",
+    title="Compare",
+    section="Decide",
+    icon=":material/balance:",
+    needs=("model", "text", "variant"),
+    render=render,
+    order=10,
+)

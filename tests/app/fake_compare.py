@@ -1,0 +1,63 @@
+"""The synthetic engine, with comparisons made by hand. Chosen by FOCUS_LAB_ENGINE."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from pathlib import Path
+from typing import Any
+
+from focus_core.errors import TooLarge
+from tests.app import fake
+from tests.comparisons import comparison, row
+
+STOP_AFTER = "FAKE_ROWS"
+"""Environment variable: rows that a running comparison has handed over."""
+
+
+class CompareEngine(fake.FakeEngine):
+    """Answers ``compare`` with rows whose numbers depend on the variant and the length alone."""
+
+    def submit(self, kind: str, request: dict[str, Any], session: str = ""):
+        job = super().submit(kind, request, session)
+        if kind == "compare" and job.error is None:
+            rows = result_of(request)["rows"][: int(os.environ.get(STOP_AFTER, "3"))]
+            job.partial = [{"about": result_of(request)["about"]}, *({"row": r} for r in rows)]
+        return job
+
+    def estimate(self, kind: str, request: dict[str, Any]) -> fake.FakeEstimate:
+        if kind == "compare" and request["text_name"] != "persuasion" and max(request["lengths"]) > 1024:
+            raise TooLarge(
+                f"The text has 1,142 tokens and {max(request['lengths']):,} were asked for.",
+                "Take shorter lengths, or a longer text such as the novel Persuasion.",
+            )
+        return super().estimate(kind, request)
+
+    def _work(self, kind: str, request: dict[str, Any]) -> dict[str, Any]:
+        return result_of(request) if kind == "compare" else super()._work(kind, request)
+
+
+def result_of(request: dict[str, Any]) -> dict[str, Any]:
+    """A whole result for a request."""
+    rows, entries = [], [{"variant": "dense", "config": {}, "label": "dense"}, *request["entries"]]
+    for length in request["lengths"]:
+        for i, entry in enumerate(entries):
+            gate = entry["config"].get("gate", "hard")
+            dense = entry["variant"] == "dense"
+            more = {"key": json.dumps([entry["variant"], entry["config"], entry.get("adapter")])}
+            more["ratio"] = 1.0 if dense else (1.6 - 0.1 * i) * math.sqrt(512 / length)
+            more["kept"] = 1.0 if dense else 0.2 + 0.1 * i
+            more["change"] = 0.0 if dense else 0.03 / i
+            if gate != "hard":
+                more |= {"served": False, "leaks": gate == "paper", "ratio": None, "kept": 1.0, "backend": "soft"}
+                more["change"] = -0.05 if gate == "paper" else -0.01 * entry["config"]["temperature"]
+            rows.append(row(entry["variant"], entry["label"], length, config=entry["config"], **more))
+    about = {**comparison()["about"], "lengths": request["lengths"], "text": request["text_name"], "theory": []}
+    return {"about": about, "rows": rows, "complete": True}
+
+
+def make() -> CompareEngine:
+    """The engine."""
+    base = fake.make()
+    return CompareEngine(Path(base.folder), base.seconds)
