@@ -11,9 +11,12 @@ import re
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from focus_core.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from focus_core.models.facts import ModelFacts
 
 DATA = Path(__file__).resolve().parents[1] / "data"
 """The folder of the shipped assets."""
@@ -129,7 +132,7 @@ def _entry(name: str) -> dict[str, Any] | None:
 
 def _read_tags(file: str, text: str) -> tuple[Tag, ...]:
     raw = text.encode("utf-8")
-    tags = []
+    tags: list[Tag] = []
     for line in (DATA / file).read_text(encoding="utf-8").splitlines():
         start, end, brown, universal = line.split("\t")
         tags.append(Tag(int(start), int(end), raw[int(start) : int(end)].decode("utf-8"), brown, universal))
@@ -148,7 +151,8 @@ def _slice(whole: Text, start: int, end: int) -> tuple[str, tuple[Tag, ...] | No
 
 
 def _join(parts: list[Text]) -> tuple[str, tuple[Tag, ...]]:
-    place, tags = 0, []
+    place = 0
+    tags: list[Tag] = []
     for part in parts:
         shifted = (t._replace(byte_start=t.byte_start + place, byte_end=t.byte_end + place) for t in part.tags or ())
         tags.extend(shifted)
@@ -213,7 +217,7 @@ def load_text(name_or_path: str | Path, *, max_bytes: int = MAX_BYTES) -> Text:
 
 
 def _with_role(role: str) -> str:
-    parts = []
+    parts: list[str] = []
     for name in text_names("novel"):
         text = load_text(name)
         parts.extend(text.text[part.start : part.end].strip("\n") for part in text.roles if part.role == role)
@@ -234,8 +238,21 @@ def validation_text() -> str:
 
 def adapters() -> dict[str, dict[str, Any]]:
     """Return the shipped adapters by name: ``{"path": folder, "config": its focus_config.json}``."""
-    found = {}
+    found: dict[str, dict[str, Any]] = {}
     for file in sorted((DATA / "adapters").glob("*/focus_config.json")):
         config = json.loads(file.read_text(encoding="utf-8"))
         found[file.parent.name] = {"path": file.parent, "config": config}
     return found
+
+
+def adapters_for(facts: ModelFacts) -> dict[str, dict[str, Any]]:
+    """Return the shipped adapters whose base model has the shape of this one.
+
+    The shape alone does not tell Base from Instruct: loading an adapter compares the weights too.
+    """
+    fields = ("family", "layers", "hidden_size", "heads", "kv_heads", "vocab")
+    return {
+        name: adapter
+        for name, adapter in adapters().items()
+        if all(adapter["config"]["model"][field] == getattr(facts, field) for field in fields)
+    }

@@ -72,14 +72,14 @@ def split_words(text: str) -> list[list[tuple[int, int, str]]]:
                 continue
         words.append((start, end, word))
     sentences: list[list[tuple[int, int, str]]] = [[]]
-    for index, word in enumerate(words):
-        gap = text[words[index - 1][1] : word[0]] if index else ""
+    for index, item in enumerate(words):
+        gap = text[words[index - 1][1] : item[0]] if index else ""
         ended = bool(sentences[-1]) and sentences[-1][-1][2] in _END and bool(gap)
         closing = bool(sentences[-1]) and sentences[-1][-1][2] in "\"'”’)" and len(sentences[-1]) > 1
         ended |= closing and bool(gap) and sentences[-1][-2][2] in _END
         if sentences[-1] and (ended or gap.count("\n") > 1):
             sentences.append([])
-        sentences[-1].append(word)
+        sentences[-1].append(item)
     return [sentence for sentence in sentences if sentence]
 
 

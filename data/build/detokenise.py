@@ -16,7 +16,7 @@ _SHOWN = {"``": '"', "''": '"'}
 def sentence_pieces(sentence: Iterable[tuple[str, str]]) -> list[tuple[str, str, bool]]:
     """Return ``(shown word, tag, whether a space stands before it)`` for one sentence."""
     pieces: list[tuple[str, str, bool]] = []
-    glue, open_single, previous = True, False, ""
+    glue, open_single, previous = False, False, ""
     for word, tag in sentence:
         if (word == previous and word in _DOUBLED) or (word == "." and previous.endswith(".")):
             continue
@@ -58,7 +58,7 @@ def write(paragraphs: list[list[list[tuple[str, str]]]], start: int = 0) -> tupl
         first = True
         for sentence in paragraph:
             for index, (word, tag, space) in enumerate(sentence_pieces(sentence)):
-                gap = " " if space or (index == 0 and not first) else ""
+                gap = " " if space and not (first and index == 0) else ""
                 size = len(word.encode())
                 place += len(gap)
                 spans.append((place, place + size, tag))

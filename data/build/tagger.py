@@ -55,9 +55,10 @@ def pack(tagger: PerceptronTagger, floor: float) -> dict[str, Any]:
     number = {tag: index for index, tag in enumerate(classes)}
     weights = {}
     for feature, by_tag in sorted(tagger.model.weights.items()):
-        kept = [(number[tag], round(w * WEIGHT_SCALE)) for tag, w in sorted(by_tag.items()) if abs(w) >= floor]
-        if kept:
-            weights[feature] = [value for pair in kept for value in pair]
+        whole = [(number[tag], round(w * WEIGHT_SCALE)) for tag, w in sorted(by_tag.items()) if abs(w) >= floor]
+        pairs = [value for pair in whole if pair[1] for value in pair]
+        if pairs:
+            weights[feature] = pairs
     known: dict[str, list[str]] = {tag: [] for tag in classes}
     for word, tag in sorted(tagger.tagdict.items()):
         known[tag].append(word)

