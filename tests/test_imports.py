@@ -71,9 +71,7 @@ def requirement_lines(name: str) -> list[str]:
     return [line for line in lines if line and not line.startswith("-r ")]
 
 
-@pytest.mark.parametrize(
-    "name", ["requirements.txt", "requirements-dev.txt", "requirements-model.txt", "requirements-gpu.txt"]
-)
+@pytest.mark.parametrize("name", ["requirements.txt", "requirements-dev.txt", "requirements-gpu.txt"])
 def test_requirements_are_pinned(name):
     lines = requirement_lines(name)
     assert lines

