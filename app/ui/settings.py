@@ -8,6 +8,7 @@ import streamlit as st
 
 from app.ui import links
 from focus_core import assets
+from focus_core.handlers._shapes import shape_of
 from focus_core.variants import VARIANTS, config_fields
 
 DEFAULT = "focus"
@@ -16,11 +17,11 @@ DEFAULT = "focus"
 def choose(model: str, notices: list[str]) -> tuple[str, dict[str, Any], str | None]:
     """Draw the variant controls; returns the variant's name, its settings and its adapter's name."""
     options = sorted(VARIANTS, key=lambda name: (name != DEFAULT, name))
-    links.check("variant", options, options[0], notices)
+    links.check("variant", options, options[0], notices, str.capitalize)
     variant = st.selectbox(
         "Attention",
         options,
-        format_func=lambda name: VARIANTS[name].__name__ if name == DEFAULT else name.capitalize(),
+        format_func=str.capitalize,
         key="variant",
         bind="query-params",
         help="What is put in place of the model's dense attention.",
@@ -43,13 +44,24 @@ def choose(model: str, notices: list[str]) -> tuple[str, dict[str, Any], str | N
 
 
 def adapters_for(model: str, kind: str | None = None) -> dict[str, dict[str, Any]]:
-    """Shipped adapters that were trained for this model (and are of this kind), by name."""
+    """Shipped adapters whose base has this model's shape (and that are of this kind), by name.
+
+    Whether the weights are the same is seen when the model is loaded.
+    """
     found = {}
     for name, entry in assets.adapters().items():
         config = entry["config"]
-        if config.get("model", model) == model and kind in (None, config.get("kind", kind)):
+        if kind in (None, config.get("kind", kind)) and _fits(config.get("model"), model):
             found[name] = entry
     return found
+
+
+def _fits(base: dict[str, Any] | None, model: str) -> bool:
+    if base is None:
+        return True
+    shape = shape_of(model)
+    fields = {"layers": "layers", "hidden_size": "hidden", "heads": "heads", "kv_heads": "kv_heads", "vocab": "vocab"}
+    return shape is not None and all(base.get(f) == getattr(shape, own) for f, own in fields.items())
 
 
 def serve_defaults(adapter: str | None) -> dict[str, Any]:
@@ -78,11 +90,15 @@ def _adapter(model: str, kind: str, notices: list[str]) -> str | None:
     if not names:
         st.caption(f"No trained {kind} ships for this model: choose another attention, or train one.")
         return None
-    links.check("adapter", names, names[0], notices)
+
+    def label(name: str) -> str:
+        return str(assets.adapters()[name]["config"].get("title") or name)
+
+    links.check("adapter", names, names[0], notices, label)
     return st.selectbox(
         "Trained groups",
         names,
-        format_func=lambda name: assets.adapters()[name]["config"].get("title") or name,
+        format_func=label,
         key="adapter",
         bind="query-params",
         help="Who may see whom was learned from text; the model's own weights were not touched.",
