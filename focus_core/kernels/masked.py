@@ -40,7 +40,8 @@ def masked_attention(
     """
     batch, heads, queries, _ = q.shape
     kv_heads, keys = k.shape[1:3]
-    rows = max(1, min(queries, _STRIPE_SCORES // max(1, batch * heads * keys)))
+    # At least eight stripes of a long prefill: later keys of a stripe are skipped, which saves almost half the work.
+    rows = max(1, min(queries, _STRIPE_SCORES // (batch * heads * keys), max(128, -(-queries // 8))))
     outputs, sums = [], []
     for start in range(0, queries, rows):
         stop = min(start + rows, queries)

@@ -6,6 +6,8 @@ import torch
 
 from focus_core.errors import InvalidInput, NotAvailable
 from focus_core.kernels.checks import check_first_key, check_qkv, check_softcap, scale_of
+from focus_core.kernels.dense import dense_attention
+from focus_core.kernels.focus.choose import choose_backend
 from focus_core.kernels.focus.chunked import focus_chunked
 from focus_core.kernels.focus.cpu import focus_cpu
 from focus_core.kernels.focus.reference import focus_reference
@@ -45,8 +47,8 @@ def focus_attention(
         first_key: (B,) first real key of a left-padded row; None when no row is padded.
         scale: factor of the scores; ``1 / sqrt(D)`` when None.
         softcap: soft cap of the scores, before masking and the log-sum-exp; None for none.
-        backend: ``auto``, ``reference`` (the specification), ``chunked`` (masked, any device) or ``cpu`` (does only
-            the kept work).
+        backend: ``auto`` (see ``choose_backend``), ``reference`` (the specification), ``chunked`` (masked, any device)
+            or ``cpu`` (does only the kept work).
         return_lse: also return the natural-log log-sum-exp.
 
     Returns:
@@ -62,7 +64,11 @@ def focus_attention(
     _check_groups(q, k, query_bits, key_bits, window, sinks)
     if backend not in BACKENDS:
         raise InvalidInput(f"There is no backend {backend!r}.", f"It can be {', '.join(BACKENDS)}.")
-    name = "chunked" if backend == "auto" else backend
+    name = backend
+    if backend == "auto":
+        name = choose_backend(q, k, query_bits, key_bits, window=window, sinks=sinks).backend
+    if name == "dense":
+        return dense_attention(q, k, v, first_key=first_key, scale=scale, softcap=softcap, return_lse=return_lse)
     if name not in _KERNELS:
         raise NotAvailable(f"The {name} backend of focus_attention is not in this build.", "backend='auto' works.")
     arguments = {"window": window, "sinks": sinks, "first_key": first_key, "scale": scale_of(q, scale)}

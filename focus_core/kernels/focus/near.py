@@ -33,8 +33,8 @@ def merge_near(
         softcap: soft cap of the scores, or None.
     """
     batch, queries, heads, _ = out.shape
-    kv_heads, keys = kv_shape
-    size = min(256, max(64, 1 << (window // 2).bit_length() - 1)) if window > 1 else 64
+    keys = kv_shape[1]
+    size = min(256, max(64, window // 2 // 64 * 64))
     span = sinks + size + window - 1
     each = max(1, BLOCK_SCORES // (size * heads * span))
     count = -(-queries // size)
@@ -53,7 +53,7 @@ def merge_near(
 
 
 def _mask(i0: torch.Tensor, begin: int, size: int, window: int, sinks: int, keys: int) -> torch.Tensor:
-    """Additive mask (n, 1, size, sinks + size + window - 1) of the blocks that begin at query positions ``i0`` (n, 1)."""
+    """Additive mask (n, 1, size, keys) of blocks: sinks, then the window of queries from position ``i0`` (n, 1)."""
     i = i0[:, :, None] + torch.arange(size)[:, None]
     j = i0[:, :, None] - (window - 1) + torch.arange(size + window - 1)
     near = (j <= i) & (i - j < window) & (j >= begin)

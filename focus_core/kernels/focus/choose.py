@@ -1,0 +1,90 @@
+"""Which backend ``auto`` takes, and why, from what each would cost."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from focus_core.kernels.focus.decode import DECODE_QUERIES
+
+_SAMPLE = 128
+_MASKED_COST = 7.0
+_KEPT_COST = 6.0
+_KEPT_START = 1.5e6
+"""Nanoseconds on one CPU core: a masked score, a score of the cpu backend (gathers included), and its planning."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The backend that ``auto`` takes.
+
+    Attributes:
+        backend: ``dense``, ``chunked`` or ``cpu``.
+        reason: one sentence for a person.
+        share: share of the causal pairs that the cpu backend would compute, estimated on a sample; None where
+            nothing was estimated. It can pass 1: a pair that shares several groups is looked at in each.
+    """
+
+    backend: str
+    reason: str
+    share: float | None = None
+
+
+def choose_backend(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    query_bits: torch.Tensor,
+    key_bits: torch.Tensor,
+    *,
+    window: int,
+    sinks: int = 0,
+) -> Choice:
+    """The fastest exact backend for a call of ``focus_attention``; arguments as there.
+
+    Returns:
+        The backend with its reason. ``dense`` only where the call keeps every causal pair.
+    """
+    batch, heads, queries, _ = q.shape
+    keys = k.shape[2]
+    if window >= keys or sinks >= keys:
+        return Choice("dense", f"The window and the sinks cover all {keys} keys: this is dense attention.")
+    if q.device.type != "cpu":
+        return Choice("chunked", f"This build has no kernel for {q.device.type}: all pairs are computed, with a mask.")
+    if torch.is_grad_enabled() and (q.requires_grad or k.requires_grad):
+        return Choice("chunked", "Gradients are asked for: all pairs are computed, with a mask.")
+    if queries <= DECODE_QUERIES:
+        return Choice("cpu", "For a few new tokens the kept keys are gathered.")
+    shared = _shared_groups(query_bits, key_bits)
+    if shared.numel() and bool((shared > 0).all()) and _all_share(query_bits, key_bits):
+        return Choice("dense", "Every query shares a group with every key: this is dense attention.")
+    causal = queries * (keys - (queries - 1) / 2)
+    near = queries * min(keys, window + sinks + 63)
+    far = float(shared.float().mean()) * max(causal - near, 0) * 1.2
+    share = (near + far) / causal
+    kept_ns = _KEPT_START + _KEPT_COST * batch * heads * (near + far)
+    masked_ns = _MASKED_COST * batch * heads * causal * 1.1
+    if kept_ns < masked_ns:
+        return Choice("cpu", f"About {share:.0%} of the pairs need work: the rest is skipped.", share)
+    why = "The text is too short for skipping to pay" if share < 0.7 else f"About {share:.0%} of the pairs need work"
+    return Choice("chunked", f"{why}: computing all {keys} x {queries} pairs with a mask is faster.", share)
+
+
+def _shared_groups(query_bits: torch.Tensor, key_bits: torch.Tensor) -> torch.Tensor:
+    """Number of groups that pairs of an even sample of tokens share."""
+    queries = query_bits[:, :, :: max(1, query_bits.shape[2] // _SAMPLE)]
+    keys = key_bits[:, :, :: max(1, key_bits.shape[2] // _SAMPLE)]
+    left = queries[..., :, None] & keys[..., None, :]
+    count = torch.zeros(left.shape, dtype=torch.int32)
+    while bool((left != 0).any()):
+        count += left != 0
+        left = left & (left - 1)
+    return count
+
+
+def _all_share(query_bits: torch.Tensor, key_bits: torch.Tensor) -> bool:
+    for queries, keys in zip(query_bits.flatten(0, 1), key_bits.flatten(0, 1), strict=True):
+        wanted, offered = queries.unique(), keys.unique()
+        if len(wanted) * len(offered) > 1 << 16 or bool(((wanted[:, None] & offered) == 0).any()):
+            return False
+    return True
