@@ -9,26 +9,21 @@ import datetime
 import hashlib
 import platform
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from focus_core.errors import Cancelled, InvalidInput, TooLarge, Unsupported
+from focus_core.errors import InvalidInput, TooLarge, Unsupported
 from focus_core.pattern import GroupPattern, Pattern
 from focus_core.trace import Trace
+from focus_core.watches import Cancel, DenseWatch, Progress, ServedWatch
 
 if TYPE_CHECKING:
-    import torch
-
-    from focus_core.variants import AttentionCall, Variant
+    from focus_core.models.tokens import Tokens
+    from focus_core.variants import Variant
 
 BYTE_BUDGET = 64 << 20
-MAX_SAMPLED = 256
-_HALF_MAX = 65504.0
-
-Progress = Callable[[float, str], None] | None
-Cancel = Callable[[], bool] | None
 
 
 def trace_bytes(shape: Any, tokens: int, layers: int) -> int:
@@ -117,7 +112,6 @@ def capture_trace(
     import torch
 
     from focus_core.evaluation.likelihood import token_nll
-    from focus_core.models.tokens import tokenize
     from focus_core.retrofit import retrofit
     from focus_core.variants import make
 
@@ -125,17 +119,15 @@ def capture_trace(
     support = variant.supports(facts)
     if not support.ok:
         raise Unsupported(f"{variant.name} cannot serve {loaded.name}: {support.reason}")
-    tokens = tokenize(loaded.tokenizer, text, limit)
-    count = len(tokens.ids)
+    text, tokens = _tokens(loaded.tokenizer, text, limit)
+    count = len(tokens)
     check_length(count, facts.context)
     kept_layers = plan_layers(facts, count, layers, byte_budget)
-    if limit is not None:
-        text = text.encode()[: int(tokens.span[-1, 1])].decode("utf-8", "ignore")
     ids = torch.from_numpy(np.asarray(tokens.ids, np.int64))[None].to(next(model.parameters()).device)
 
     alone = variant.name == "dense"
-    served = None if alone else _ServedWatch(facts.layers, progress, cancel, 0.0, 0.45)
-    dense = _DenseWatch(
+    served = None if alone else ServedWatch(facts.layers, progress, cancel, 0.0, 0.45)
+    dense = DenseWatch(
         facts.layers, progress, cancel, 0.0 if alone else 0.5, 0.9, set(kept_layers), {} if alone else served.patterns
     )
     with torch.no_grad():
@@ -200,6 +192,20 @@ def capture_trace(
     return Trace(provenance, text, list(tokens.text), arrays)
 
 
+def _tokens(tokenizer: Any, text: str, limit: int | None) -> tuple[str, Tokens]:
+    """The text's tokens, and the text that they are: at most ``limit``, ending with a whole character."""
+    from focus_core.models.tokens import PREFIX_CHARACTERS, Tokens, tokenize
+
+    if limit is None:
+        return text, tokenize(tokenizer, text)
+    tokens = tokenize(tokenizer, text[: PREFIX_CHARACTERS * limit])
+    data, cut = text.encode(), min(limit, len(tokens))
+    while cut > 2 and data[(end := tokens.span[cut - 1, 1]) : end + 1] and data[end] & 0xC0 == 0x80:
+        cut -= 1
+    short = Tokens(tokens.ids[:cut], tokens.text[:cut], tokens.span[:cut], tokens.partial[:cut], tokens.word[:cut])
+    return data[: tokens.span[cut - 1, 1]].decode("utf-8", "ignore"), short
+
+
 def check_length(tokens: int, context: int) -> None:
     """Refuse a text of fewer than two tokens or of more than the model reads."""
     if tokens < 2:
@@ -224,142 +230,6 @@ def summary_of(arrays: dict[str, np.ndarray]) -> dict[str, Any]:
         "ppl_change": ppl / dense_ppl - 1,
         "scored_tokens": len(arrays["nll"]),
     }
-
-
-def sampled_rows(tokens: int) -> slice:
-    """At most 256 evenly spaced queries, the last one among them."""
-    step = -(-tokens // MAX_SAMPLED)
-    return slice((tokens - 1) % step, tokens, step)
-
-
-class _Watch:
-    """Progress and cancel at every layer of one pass."""
-
-    what = ""
-
-    def __init__(self, layers: int, progress: Progress, cancel: Cancel, start: float, end: float) -> None:
-        self._layers, self._progress, self._cancel = layers, progress, cancel
-        self._start, self._end, self._calls = start, end, 0
-
-    def record(self, call: AttentionCall, variant: Variant) -> None:
-        if self._cancel is not None and self._cancel():
-            raise Cancelled
-        if self._progress is not None:
-            share = min(1.0, self._calls / self._layers)
-            self._progress(
-                self._start + (self._end - self._start) * share,
-                f"{self.what}: layer {call.layer + 1} of {self._layers}.",
-            )
-        self._calls += 1
-        self.see(call, variant)
-
-    def see(self, call: AttentionCall, variant: Variant) -> None:
-        raise NotImplementedError
-
-
-class _ServedWatch(_Watch):
-    """Keeps the pattern of every layer as it was served."""
-
-    what = "With the variant"
-
-    def __init__(self, *args: Any) -> None:
-        super().__init__(*args)
-        self.patterns: dict[int, Pattern] = {}
-
-    def see(self, call: AttentionCall, variant: Variant) -> None:
-        from focus_core.evaluation.recorders import kept_pattern
-
-        self.patterns[call.layer] = kept_pattern(call, variant)
-
-
-class _DenseWatch(_Watch):
-    """Keeps q and k of the asked layers, and how much dense mass each layer's pattern keeps."""
-
-    what = "Dense"
-
-    def __init__(self, layers, progress, cancel, start, end, kept: set[int], patterns: dict[int, Pattern]) -> None:
-        super().__init__(layers, progress, cancel, start, end)
-        self.patterns = patterns
-        self.vectors: dict[str, np.ndarray] = {}
-        self.mass: dict[int, np.ndarray] = {}
-        self.rescaled: dict[str, int] = {}
-        self.clipped: list[int] = []
-        self.scale, self.softcap, self.sampled = 0.0, None, 0
-        self._kept = kept
-
-    def see(self, call: AttentionCall, variant: Variant) -> None:
-        from focus_core.evaluation.recorders import kept_pattern
-
-        layer = call.layer
-        if layer not in self.patterns:
-            self.patterns[layer] = kept_pattern(call, variant)
-        query, key = call.query[0].float(), call.key[0].float()
-        self.scale, self.softcap = call.scale, call.softcap
-        rows = sampled_rows(query.shape[1])
-        self.sampled = len(range(*rows.indices(query.shape[1])))
-        self.mass[layer] = kept_mass(
-            query, key, self.patterns[layer], call.scale, rows, softcap=call.softcap, window=call.sliding_window
-        )
-        if layer in self._kept:
-            shift = half_shift(float(query.abs().max()), float(key.abs().max()))
-            if shift:
-                self.rescaled[str(layer)] = shift
-            q, k = query * 2.0**-shift, key * 2.0**shift
-            if max(float(q.abs().max()), float(k.abs().max())) > _HALF_MAX and layer not in self.clipped:
-                self.clipped.append(layer)
-            for name, value in (("queries", q), ("keys", k)):
-                self.vectors[f"{name}.{layer}"] = value.clamp(-_HALF_MAX, _HALF_MAX).half().cpu().numpy()
-
-
-def half_shift(query_max: float, key_max: float) -> int:
-    """Power of two to divide q and multiply k by so that both fit float16; 0 when they do already."""
-    if max(query_max, key_max) <= _HALF_MAX or min(query_max, key_max) <= 0:
-        return 0
-    return round(float(np.log2(query_max / key_max)) / 2)
-
-
-def kept_mass(
-    query: torch.Tensor,
-    key: torch.Tensor,
-    pattern: Pattern,
-    scale: float,
-    rows: slice,
-    *,
-    softcap: float | None = None,
-    window: int | None = None,
-) -> np.ndarray:
-    """Dense attention mass that a pattern keeps, mean over the queries ``rows``; exact for each of them.
-
-    Args:
-        query: (Hq, N, D) fp32.
-        key: (Hkv, N, D) fp32.
-        pattern: of the same heads and tokens.
-        scale: factor of the scores.
-        rows: which queries.
-        softcap: applied to the scores before the mask; None when the model has none.
-        window: the layer's own window: dense attention sees no further.
-
-    Returns:
-        (Hq,) float64.
-    """
-    import torch
-
-    heads, count = query.shape[:2]
-    share = heads // key.shape[0]
-    i = torch.arange(count, device=query.device)[rows][:, None]
-    j = torch.arange(count, device=query.device)[None, :]
-    hidden = j > i if window is None else (j > i) | (i - j >= window)
-    out, tiles = np.zeros(heads), {}
-    for head in range(heads):
-        router = pattern.router_of(head) if isinstance(pattern, GroupPattern) else head
-        if router not in tiles:
-            tiles = {router: torch.from_numpy(pattern.tile(0, head, rows, slice(0, count))).to(query.device)}
-        scores = query[head, rows] @ key[head // share].T * scale
-        if softcap is not None:
-            scores = softcap * torch.tanh(scores / softcap)
-        mass = scores.masked_fill_(hidden, -torch.inf).softmax(-1)
-        out[head] = mass.masked_fill_(~tiles[router], 0.0).sum(-1).double().mean().item()
-    return np.minimum(out, 1.0)
 
 
 def _density(pattern: Pattern) -> list[float]:

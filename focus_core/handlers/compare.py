@@ -45,11 +45,14 @@ def estimate(request: dict[str, Any], host: Host) -> Estimate:
         entries = [{"variant": "dense"}, *entries]
     served = [entry for entry in entries if _served(entry)]
 
+    # A timed prefill asks for the last token's logits alone.
+    body = shape.inner / (shape.inner + shape.vocab * shape.hidden)
+
     def cost(limit: int) -> tuple[float, int]:
         seconds = 0.0
         for length in (min(n, limit) for n in lengths):
             scored = min(windows, max(1, tokens // length)) * len(entries)
-            passes = scored + (repeats + 1) * len(served)
+            passes = scored + (repeats + 1) * len(served) * body
             seconds += requests.forward_seconds(shape, length, host, passes)
         length = min(longest, limit)
         soft = 0 if len(served) == len(entries) else _score_bytes(shape, length)
