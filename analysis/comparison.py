@@ -120,15 +120,15 @@ def badges(row: dict[str, Any], *, recorded: bool) -> list[str]:
 def _with_spread(spread: dict[str, float] | None, show: Any) -> str:
     if not spread:
         return show(None)
-    return f"{show(spread['median'])} ({show(spread['p10'])} to {show(spread['p90'])}, n={spread['n']})"
+    return f"{show(spread['median'])} ({show(spread['p10'])} to {show(spread['p90'])})"
 
 
 def table(result: dict[str, Any], *, recorded: bool = False) -> pd.DataFrame:
     """One line a variant and length, as people read it; spreads are the 10th to the 90th percentile."""
     lines = []
     for row in sorted(scored(result), key=lambda r: (r["length"], not is_baseline(r))):
-        interval = change_interval(row)
-        spread = "" if interval is None or is_baseline(row) else " to ".join(percent(v, signed=True) for v in interval)
+        interval = None if is_baseline(row) else change_interval(row)
+        span = "" if interval is None else " ({} to {})".format(*(percent(v, signed=True) for v in interval))
         lines.append(
             {
                 "Variant": row["label"],
@@ -136,16 +136,16 @@ def table(result: dict[str, Any], *, recorded: bool = False) -> pd.DataFrame:
                 "Badges": badges(row, recorded=recorded),
                 "Pairs kept": percent(row["kept_pairs"]),
                 "Perplexity": sig3(row["ppl"]),
-                "Against dense": NO_CHANGE if is_baseline(row) else percent(row["ppl_change"], signed=True),
-                "± 2 standard errors": spread,
-                "Scored tokens": row["scored"],
+                "Against dense": NO_CHANGE if is_baseline(row) else percent(row["ppl_change"], signed=True) + span,
+                "Time / dense": NO_CHANGE if is_baseline(row) else _with_spread(row.get("ratio"), times),
                 "Prefill": _with_spread(row.get("ms"), duration),
-                "Prefill / dense": _with_spread(row.get("ratio"), times),
                 "Attention / dense": _with_spread(row.get("attention_ratio"), times),
                 "Counted attention / dense": times(row["operations"] / row["operations_dense"]),
                 "Counted attention": operations(row["operations"]),
                 "Peak memory": memory(row.get("peak_bytes")),
                 "Cache a token": memory(row["kv_bytes_per_token"]),
+                "Scored tokens": row["scored"],
+                "Repeats": row["ms"]["n"] if row.get("ms") else 0,
                 "Backend": row.get("backend") or "",
             }
         )

@@ -79,7 +79,7 @@ def frontier(
     if dense is not None:
         _losing_region(figure, _shown_cost(cost_of(dense, measure), measure))
     figure.update_yaxes(title="Perplexity change against dense, % (down is better)", ticksuffix=" ")
-    figure.update_xaxes(title=_AXIS[measure], rangemode="tozero" if measure != "time" else "normal")
+    figure.update_xaxes(title=_AXIS[measure], ticksuffix="×" if measure == "time" else "")
     return quiet(figure, height=440)
 
 
@@ -175,7 +175,12 @@ def _losing_region(figure: go.Figure, dense_cost: float) -> None:
     ):
         figure.add_shape(type="line", **line, line={"dash": "dash", "width": 1, "color": QUIET})
     note = {"showarrow": False, "font": {"size": 12, "color": QUIET}}
-    figure.add_annotation(x=right, y=top, text="costs more and predicts worse", xanchor="right", yanchor="top", **note)
-    figure.add_annotation(x=left, y=0, text="dense's perplexity", xanchor="left", yanchor="bottom", **note)
+    for x, y, side, edge, text in (
+        (right, top, "right", "top", "costs more and predicts worse"),
+        (right, bottom, "right", "bottom", "costs more"),
+        (left, top, "left", "top", "predicts worse"),
+        (left, 0, "left", "top", "dense's perplexity"),
+    ):
+        figure.add_annotation(x=x, y=y, text=text, xanchor=side, yanchor=edge, **note)
     figure.update_xaxes(range=[left, right])
     figure.update_yaxes(range=[bottom, top])

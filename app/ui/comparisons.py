@@ -62,26 +62,27 @@ def choices(page: Page) -> dict[str, dict[str, Any]]:
     """Everything that can be compared on this model, by a stable name; the sidebar's own settings come first."""
     found: dict[str, dict[str, Any]] = {}
     if page.variant != "dense" and (page.adapter or not VARIANTS[page.variant].adapter_kind):
-        found[SELECTED] = _entry(page.variant, page.config, page.adapter)
+        found[SELECTED] = _line(page, page.variant, page.config, page.adapter)
     for name in sorted(VARIANTS, key=lambda n: (n != "focus", n)):
         kind = VARIANTS[name].adapter_kind
         if name == "dense":
             continue
         if kind is None:
-            found[name] = _entry(name, {}, None)
+            found[name] = _line(page, name, {}, None)
         for adapter in adapters_for(page.model, kind) if kind else ():
             config = serve_defaults(adapter)
-            found[f"{name}.{adapter}"] = _entry(name, config, adapter)
+            found[f"{name}.{adapter}"] = _line(page, name, config, adapter)
             if config.get("query_topk", 1) > 1:
-                found[f"{name}.{adapter}.q1"] = _entry(name, {**config, "query_topk": 1}, adapter)
+                found[f"{name}.{adapter}.q1"] = _line(page, name, {**config, "query_topk": 1}, adapter)
     own = found.get(SELECTED)
     return {k: e for k, e in found.items() if k == SELECTED or not _same(e, own)}
 
 
 def defaults(options: dict[str, dict[str, Any]]) -> list[str]:
     """The sidebar's variant with the two controls that show what its groups add."""
-    wanted = [SELECTED, *(k for k in options if k.startswith("focus.")), "window", "random"]
-    return [k for k in dict.fromkeys(wanted) if k in options][:4]
+    own = options.get(SELECTED, {}).get("adapter")
+    wanted = [SELECTED, f"focus.{own}", f"focus.{own}.q1", "window", "random"]
+    return [k for k in wanted if k in options]
 
 
 def text_fields(page: Page, novel: bool) -> dict[str, Any] | None:
@@ -121,12 +122,12 @@ def gate_entries(page: Page) -> list[dict[str, Any]]:
     entries = []
     for name, entry in routers.items():
         if _form(entry) == "paper":
-            entries.append(_entry("focus", {**serve_defaults(name), "gate": "paper"}, name))
+            entries.append(_line(page, "focus", {**serve_defaults(name), "gate": "paper"}, name))
     if adapter:
         own = page.config if page.adapter == adapter and page.variant == "focus" else serve_defaults(adapter)
         base = {k: v for k, v in own.items() if k not in ("gate", "temperature")}
-        entries += [_entry("focus", {**base, "gate": "soft", "temperature": t}, adapter) for t in TEMPERATURES]
-        entries.append(_entry("focus", {**base, "gate": "hard"}, adapter))
+        entries += [_line(page, "focus", {**base, "gate": "soft", "temperature": t}, adapter) for t in TEMPERATURES]
+        entries.append(_line(page, "focus", {**base, "gate": "hard"}, adapter))
     return entries
 
 
@@ -146,7 +147,7 @@ def find(page: Page, wanted: dict[str, Any] | None, slot: str, recorded: str) ->
         return Shown(result, "live", job_id)
     if slot in last and (result := _result(page, last[slot])):
         return Shown(result, "earlier settings", last[slot])
-    documents = [d for d in _recorded(str(assets.DATA / "results")) if d.get("file", "").startswith(recorded)]
+    documents = [d for d in _recorded() if d.get("file", "").startswith(recorded)]
     documents = [d for d in documents if d.get("rows")]
     same = [d for d in documents if d["about"].get("model") == page.model]
     return next((Shown(d, "recorded") for d in [*same, *documents]), None)
@@ -155,7 +156,7 @@ def find(page: Page, wanted: dict[str, Any] | None, slot: str, recorded: str) ->
 def recorded_points(model: str) -> tuple[tuple[str, dict[str, Any]], ...]:
     """(caption, row) of the shipped evaluations of this model."""
     found = []
-    for document in _recorded(str(assets.DATA / "results")):
+    for document in _recorded():
         row = recorded_row(document)
         if row is not None and document.get("model") == model:
             row["label"] = short(row["variant"], row["config"], document.get("adapter_name"))
@@ -180,9 +181,14 @@ def _caption(document: dict[str, Any]) -> str:
     return ", ".join(filter(None, [f"{text}, {document.get('context', 0):,} tokens", where.get("device"), date]))
 
 
-def _recorded(folder: str) -> list[dict[str, Any]]:
-    path = Path(folder)
-    return _documents(folder, max((p.stat().st_mtime for p in path.glob("*.json")), default=0.0))
+def results_folder() -> Path:
+    """Where recorded results ship."""
+    return assets.DATA / "results"
+
+
+def _recorded() -> list[dict[str, Any]]:
+    path = results_folder()
+    return _documents(str(path), max((p.stat().st_mtime for p in path.glob("*.json")), default=0.0))
 
 
 @st.cache_data(show_spinner=False, max_entries=4)
@@ -198,13 +204,10 @@ def _documents(folder: str, modified: float) -> list[dict[str, Any]]:
     return found
 
 
-def _entry(variant: str, config: dict[str, Any], adapter: str | None) -> dict[str, Any]:
-    return {
-        "variant": variant,
-        "config": dict(config),
-        "adapter": adapter,
-        "label": short(variant, config, adapter),
-    }
+def _line(page: Page, variant: str, config: dict[str, Any], adapter: str | None) -> dict[str, Any]:
+    # The adapter that is selected at the left need not be named on every line.
+    label = short(variant, config, None if adapter == page.adapter else adapter)
+    return {"variant": variant, "config": dict(config), "adapter": adapter, "label": label}
 
 
 def _same(entry: dict[str, Any], other: dict[str, Any] | None) -> bool:

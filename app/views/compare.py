@@ -66,7 +66,9 @@ def _controls(page: Page, options: dict[str, dict[str, Any]]) -> dict[str, Any] 
         key=LINES,
         format_func=lambda k: options[k]["label"] + (" (as set at the left)" if k == comparisons.SELECTED else ""),
         placeholder="Choose variants",
-        help="Dense attention is always measured, in the same run and on the same tokens.",
+        wrap=True,
+        help="Dense attention is always measured, in the same run and on the same tokens. K is the number of groups; "
+        "q4k1 means that a token looks into 4 of them and belongs to 1; 128 + 4 are the window and the first tokens.",
         persist_state="session",
     )
     st.session_state.setdefault(LENGTHS, [256, 512, 1024])
@@ -76,6 +78,7 @@ def _controls(page: Page, options: dict[str, dict[str, Any]]) -> dict[str, Any] 
         selection_mode="multi",
         format_func=lambda n: f"{n:,}",
         key=LENGTHS,
+        wrap=True,
         persist_state="session",
         help="Each length is a run of its own. Perplexity is over the first windows of that many tokens.",
     )

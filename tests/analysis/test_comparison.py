@@ -38,9 +38,9 @@ def test_the_table_has_a_line_a_row_dense_first_with_spread_and_unit():
     assert len(shown) == 12
     assert list(shown["Variant"][:3]) == ["dense", "Focus q4", "window"]
     first = shown.iloc[1]
-    assert first["Prefill / dense"] == "1.30× (1.23× to 1.43×, n=5)"
-    assert first["Against dense"] == "+1.01 %"
-    assert first["± 2 standard errors"] == "+0.602 % to +1.41 %"
+    assert first["Time / dense"] == "1.30× (1.23× to 1.43×)"
+    assert first["Repeats"] == 5
+    assert first["Against dense"] == "+1.01 % (+0.602 % to +1.41 %)"
     assert first["Pairs kept"] == "31.0 %"
     assert first["Counted attention / dense"] == "0.310×"
     assert shown.iloc[0]["Against dense"] == "baseline"

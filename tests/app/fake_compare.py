@@ -8,7 +8,9 @@ import os
 from pathlib import Path
 from typing import Any
 
+from focus_core import assets
 from focus_core.errors import TooLarge
+from focus_core.variants import make as make_variant
 from tests.app import fake
 from tests.comparisons import comparison, row
 
@@ -27,7 +29,8 @@ class CompareEngine(fake.FakeEngine):
         return job
 
     def estimate(self, kind: str, request: dict[str, Any]) -> fake.FakeEstimate:
-        if kind == "compare" and request["text_name"] != "persuasion" and max(request["lengths"]) > 1024:
+        short = request.get("text_name") != "persuasion"
+        if kind == "compare" and short and max(request["lengths"]) > 1024:
             raise TooLarge(
                 f"The text has 1,142 tokens and {max(request['lengths']):,} were asked for.",
                 "Take shorter lengths, or a longer text such as the novel Persuasion.",
@@ -52,12 +55,23 @@ def result_of(request: dict[str, Any]) -> dict[str, Any]:
             if gate != "hard":
                 more |= {"served": False, "leaks": gate == "paper", "ratio": None, "kept": 1.0, "backend": "soft"}
                 more["change"] = -0.05 if gate == "paper" else -0.01 * entry["config"]["temperature"]
-            rows.append(row(entry["variant"], entry["label"], length, config=entry["config"], **more))
+            full = make_variant(entry["variant"], entry["config"]).to_dict()
+            rows.append(row(entry["variant"], entry["label"], length, config=full, **more))
     about = {**comparison()["about"], "lengths": request["lengths"], "text": request["text_name"], "theory": []}
     return {"about": about, "rows": rows, "complete": True}
 
 
+def shipped() -> dict[str, dict[str, Any]]:
+    """Two adapters that exist by name alone."""
+    serve = {"groups": 16, "query_topk": 4, "window": 128, "sinks": 4}
+    return {
+        name: {"path": Path(name), "config": {"kind": "router", "config": {"form": form}, "serve": serve}}
+        for name, form in (("directed-k16", "directed"), ("paper-k16", "paper"))
+    }
+
+
 def make() -> CompareEngine:
-    """The engine."""
+    """The engine, with adapters."""
+    assets.adapters = shipped
     base = fake.make()
     return CompareEngine(Path(base.folder), base.seconds)

@@ -1,0 +1,216 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+from streamlit.testing.v1 import AppTest
+
+from focus_core import assets
+from tests.app import fake_compare
+from tests.comparisons import comparison, dense, row
+
+
+def page():
+    from app.ui import sidebar
+    from app.ui.guard import guarded
+    from app.views.compare import VIEW
+
+    guarded(lambda: VIEW.render(sidebar.select(VIEW)))
+
+
+@pytest.fixture
+def start(monkeypatch, tmp_path):
+    """Open the page with the fake engine and an empty folder of recorded results."""
+    import streamlit as st
+
+    monkeypatch.setenv("FOCUS_LAB_ENGINE", "tests.app.fake_compare:make")
+    monkeypatch.setattr(assets, "adapters", fake_compare.shipped)
+    monkeypatch.setattr("app.ui.comparisons.results_folder", lambda: tmp_path)
+
+    def open_page(**environment: str) -> AppTest:
+        for name, value in environment.items():
+            monkeypatch.setenv(name, value)
+        st.cache_resource.clear()
+        st.cache_data.clear()
+        return AppTest.from_function(page, default_timeout=60).run()
+
+    yield open_page
+    st.cache_resource.clear()
+    st.cache_data.clear()
+
+
+def engine():
+    from app.ui.engine import get_engine
+
+    return get_engine()
+
+
+def said(at: AppTest) -> str:
+    parts = [*at.markdown, *at.caption, *at.error, *at.info, *at.warning]
+    return "\n".join(p.value for p in parts).replace("\\", "")
+
+
+def figure(at: AppTest, key: str) -> dict:
+    chart = next(c for c in at.get("plotly_chart") if key in c.proto.id)
+    return json.loads(chart.proto.spec)
+
+
+def run(at: AppTest) -> AppTest:
+    return at.button(key="compare_run").click().run()
+
+
+def test_the_first_paint_asks_a_question_offers_a_run_and_is_never_blank(start):
+    at = start()
+    assert not at.exception
+    assert at.title[0].value == "What does it cost, what does it save?"
+    assert "Run a comparison to see" in said(at)
+    assert figure(at, "compare_frontier")["layout"]["annotations"][0]["text"].startswith("Nothing measured yet")
+    assert at.button(key="compare_run").label.startswith("Run")
+    assert "About 1.0 s" in said(at)
+    assert len(at.expander) == 1
+
+
+def test_a_run_answers_in_numbers_with_badges_and_says_who_loses(start):
+    at = run(start())
+    assert not at.exception
+    words = said(at)
+    assert "On this text at 1,024 tokens Focus K=16 q4k1 keeps 30.0 % of the pairs, takes 1.06× dense's time" in words
+    assert "loses on both" in words
+    table = at.dataframe[0].value
+    assert set(table["Tokens"]) == {256, 512, 1024}
+    assert list(table["Variant"][:2]) == ["dense", "Focus K=16 q4k1"]
+    assert "slower than dense" in table["Badges"][1]
+    names = [t.get("name") for t in figure(at, "compare_frontier")["data"]]
+    assert names[:2] == ["dense", "Focus K=16 q4k1"]
+    assert at.button(key="compare_run").label.startswith("Run again")
+
+
+def test_the_request_names_text_variants_lengths_and_adapters(start):
+    run(start())
+    kind, request = next(r for r in engine().submitted if r[0] == "compare")
+    assert kind == "compare"
+    assert request["text_name"] == assets.text_names("passage")[0]
+    assert request["text"] is None
+    assert request["lengths"] == [256, 512, 1024]
+    assert [e["variant"] for e in request["entries"]] == ["focus", "focus", "window", "random"]
+    assert [e["config"].get("query_topk") for e in request["entries"][:2]] == [4, 1]
+    assert request["entries"][0]["adapter"] == "directed-k16"
+
+
+def test_running_again_asks_for_a_new_measurement(start):
+    at = run(run(start()))
+    asked = [r for k, r in engine().submitted if k == "compare"]
+    assert len(asked) == 2
+    assert asked[1]["again"] == 1
+    assert "earlier settings" not in said(at)
+
+
+def test_lengths_beyond_the_text_are_a_sentence_with_buttons_that_work(start):
+    at = start()
+    at.session_state["compare_lengths"] = [512, 4096]
+    at.run()
+    assert "The text has 1,142 tokens and 4,096 were asked for." in said(at)
+    assert not [b for b in at.button if b.key == "compare_run"]
+    at.button(key="compare_way_fit").click().run()
+    assert at.session_state["compare_lengths"] == [512]
+    assert at.button(key="compare_run").label.startswith("Run")
+    at.session_state["compare_lengths"] = [512, 4096]
+    at.run()
+    at.button(key="compare_way_novel").click().run()
+    run(at)
+    assert next(r for k, r in engine().submitted if k == "compare")["text_name"] == "persuasion"
+
+
+def test_a_stopped_run_keeps_its_rows_and_marks_them(start):
+    at = run(start(FAKE_SECONDS="60", FAKE_ROWS="2"))
+    assert len(at.dataframe[0].value) == 2
+    job_id = next(i for i, j in engine().jobs.items() if j.kind == "compare")
+    engine().cancel(job_id)
+    at.run()
+    assert not at.exception
+    words = said(at)
+    assert "The comparison was cancelled" in words
+    assert len(at.dataframe[0].value) == 2
+    assert "Focus K=16 q4k1 keeps" in words
+
+
+def test_changed_choices_leave_the_last_result_standing_and_say_so(start):
+    at = run(start())
+    at.session_state["compare_lengths"] = [256]
+    at.run()
+    assert len(at.dataframe[0].value) == 15
+    assert "earlier settings" in said(at)
+
+
+def test_no_variant_or_no_length_is_a_sentence(start):
+    at = start()
+    at.session_state["compare_lines"] = []
+    at.run()
+    assert "Choose a variant and a length." in said(at)
+    assert at.button(key="compare_run").disabled
+
+
+def test_recorded_results_are_the_first_paint_with_where_and_when(start, tmp_path):
+    document = comparison()
+    document["about"] |= {"text": "persuasion", "command": "python -m data.build.comparisons"}
+    (tmp_path / "compare-smollm2-cpu.json").write_text(json.dumps(document))
+    evaluation = {
+        "model": "smollm2",
+        "variant": "focus",
+        "config": {"query_topk": 4},
+        "ppl": 33.4,
+        "nll_diff": -0.003,
+        "nll_se": 0.001,
+        "kept_pairs": 0.31,
+        "tokens": 100_000,
+        "context": 4096,
+        "text": "persuasion",
+        "environment": {"device": "NVIDIA H200", "time": "2026-11-20T00:00:00"},
+    }
+    (tmp_path / "eval-focus.json").write_text(json.dumps(evaluation))
+    (tmp_path / "broken.json").write_text("{")
+    at = start()
+    assert not at.exception
+    words = said(at)
+    assert "On the recorded text at 2,048 tokens" in words
+    assert "recorded" in words
+    assert "a laptop's CPU, persuasion, 2026-11-29" in words
+    at.session_state["compare_by"] = "pairs"
+    at.run()
+    squares = [t for t in figure(at, "compare_frontier")["data"] if t["marker"].get("symbol") == "square-open"]
+    assert len(squares) == 1
+    assert "NVIDIA H200" in squares[0]["hovertemplate"]
+
+
+def test_the_gates_go_from_the_papers_to_the_served_one_with_their_badges(start):
+    at = start()
+    at.button(key="gates_run").click().run()
+    assert not at.exception
+    request = [r for k, r in engine().submitted if k == "compare"][-1]
+    gates = [(e["config"]["gate"], e["adapter"]) for e in request["entries"]]
+    assert gates[0] == ("paper", "paper-k16")
+    assert gates[-1] == ("hard", "directed-k16")
+    assert [g for g, _ in gates[1:-1]] == ["soft"] * 4
+    assert "served" in said(at)
+    slider = at.select_slider[0]
+    assert slider.value == "hard (served)"
+    slider.set_value("paper's soft").run()
+    words = said(at)
+    assert "paper's soft" in words
+    assert "leaks" in words
+    assert "not served" in words
+
+
+def test_a_model_without_trained_groups_says_so_and_still_compares_the_controls(start, monkeypatch):
+    at = start()
+    monkeypatch.setattr(assets, "adapters", dict)
+    at = AppTest.from_function(page, default_timeout=60).run()
+    assert "none ship for this model" in said(at)
+    assert set(at.session_state["compare_lines"]) == {"window", "random"}
+
+
+def test_what_was_left_out_is_said(start, tmp_path):
+    document = {"about": {**comparison()["about"]}, "rows": [dense(512), row(length=512)], "complete": True}
+    document["about"]["refused"] = [{"label": "slim", "reason": "Slim needs one KV head a query head.", "hint": ""}]
+    (tmp_path / "compare-x.json").write_text(json.dumps(document))
+    assert "slim was left out: Slim needs one KV head a query head." in said(start())
