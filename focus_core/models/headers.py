@@ -94,12 +94,14 @@ def gguf_values(path: Path) -> int:
             for _ in range(fields):
                 _skip(file, _unpack(file, "<Q")[0])
                 _skip_value(file, _unpack(file, "<I")[0])
-            total = 0
+            total = furthest = 0
             for _ in range(tensors):
                 _skip(file, _unpack(file, "<Q")[0])
                 shape = _unpack(file, f"<{_unpack(file, '<I')[0]}Q")
-                _unpack(file, "<IQ")
-                total += math.prod(shape)
+                _, offset = _unpack(file, "<IQ")
+                total, furthest = total + math.prod(shape), max(furthest, offset)
+            if file.tell() + furthest > path.stat().st_size:
+                raise ValueError("the file is cut off")
             return total
     except (OSError, ValueError, struct.error, KeyError) as error:
         raise InvalidInput(f"{path} is not a GGUF file that can be read ({error}).", "Download it again.") from None

@@ -21,7 +21,7 @@ ANSWER_WITHIN = 15.0
 """Seconds for the first answer, the start of the asking process included."""
 
 REQUEST_TIMEOUT = 6.0
-STALLED_AFTER = 60.0
+STALLED_AFTER = 120.0
 WANTED = ("*.safetensors", "*.json", "*.model", "*.jinja", "merges.txt", "vocab.txt")
 UNWANTED = ("*/*", "consolidated*", "training_args*", "trainer_state*")
 LOCAL = "Use smollm2, or a model folder or .gguf file on this machine."
@@ -93,7 +93,8 @@ def snapshot(
         tick=tick,
         cancel=cancel,
         stopped=Cancelled(f"The download of {name} was stopped.", "Asked for again, it goes on where it was."),
-        environment=environment,
+        # Plain downloads grow in a file that can be measured and continued; Xet's do not.
+        environment=environment | {"HF_HUB_DISABLE_XET": "1"},
     )
     if code != 0 or "folder" not in found:
         raise NotAvailable(
