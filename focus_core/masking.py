@@ -57,8 +57,8 @@ def _refuse_other_masks(keeps, batch, queries, q_offset, kv_offset, window, devi
             raise Unsupported(f"The model's mask cannot be read ({problem}).", _ONE_TEXT) from problem
         if (inside & (kept != wanted)).any():
             raise Unsupported(
-                "The model asks for more than a causal mask: packed documents (position_ids that restart), "
-                "image blocks, or a mask of its own.",
+                "The model asks for more than a causal mask: attention in both directions, packed documents "
+                "(position_ids that restart), image blocks, or a mask of its own.",
                 _ONE_TEXT,
             )
 
