@@ -98,7 +98,7 @@ def test_unbalanced_and_empty_groups(backend):
 def test_left_padding(backend, first, queries):
     first_key = torch.tensor(first)
     call = make(batch=3, keys=300, queries=queries, groups=4, query_groups=2)
-    out, wanted = check(backend, call, window=16, sinks=4, first_key=first_key)
+    out, _wanted = check(backend, call, window=16, sinks=4, first_key=first_key)
     position = torch.arange(300 - queries, 300)
     for b in range(3):
         assert not out[b, :, position < first[b]].any()

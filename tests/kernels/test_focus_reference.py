@@ -49,7 +49,7 @@ def test_bit_63_alone_is_a_group():
 @pytest.mark.parametrize("queries, window, sinks", [(97, 1, 0), (97, 8, 3), (20, 8, 3), (97, 200, 0), (97, 1, 200)])
 def test_pattern_agrees_with_the_reference(queries, window, sinks, first):
     shape = {"batch": 2, "keys": 97, "queries": queries, "groups": 5, "query_groups": 2, "key_groups": 2}
-    q, k, _, query_bits, key_bits = make(**shape)
+    _q, _k, _, query_bits, key_bits = make(**shape)
     first_key = None if first is None else torch.tensor(first)
     mask = kept_mask(query_bits, key_bits, window=window, sinks=sinks, first_key=first_key)
     mask = mask.repeat_interleave(3, dim=1).numpy()
