@@ -295,7 +295,7 @@ def _probe(
 ) -> dict[str, Any]:
     from focus_core.evaluation.probes import leak, parity, probe_length
 
-    ids = ids[: probe_length(variant, len(ids))]
+    ids = ids[: probe_length(variant, len(ids), loaded.facts.vocab)]
     _report(progress, cancel, 1 - _PROBE_SHARE, "Leak probe in fp32")
     leaked = leak(loaded.model, variant, adapter, ids, cancel=cancel)
     found: dict[str, Any] = {"leak": leaked["leak"], "flips": leaked["flips"], "leak_probe": leaked}

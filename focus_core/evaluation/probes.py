@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from focus_core.variants import AttentionCall, Variant
 
 _SHORTEST, _LONGEST = 256, 2048
+_LOGITS = 1 << 27
 
 
 @dataclass(frozen=True)
@@ -36,16 +37,16 @@ class _Change:
 
 @dataclass(frozen=True)
 class _Run:
-    """Logits (N, V) in fp64 on the CPU, and the memberships that made them."""
+    """Logits (N, V) in fp32 on the CPU, and the memberships that made them."""
 
     logits: torch.Tensor
     members: Memberships
 
 
-def probe_length(variant: Variant, available: int) -> int:
-    """Tokens that a probe needs for most pairs to lie beyond window and sinks, within what is there."""
+def probe_length(variant: Variant, available: int, vocabulary: int) -> int:
+    """Tokens that a probe needs for most pairs to lie beyond window and sinks, within what is there and fits."""
     local = getattr(variant, "window", 0) + getattr(variant, "sinks", 0)
-    return min(available, max(_SHORTEST, min(3 * local, _LONGEST)))
+    return min(available, max(_SHORTEST, min(3 * local, _LONGEST, _LOGITS // vocabulary)))
 
 
 def leak(
@@ -83,6 +84,7 @@ def leak(
     worst, flips, leaked = 0.0, 0, 0
     with in_dtype(model, torch.float32):
         base = _prefill(model, variant, adapter, ids)
+        exact_base = None
         for cut in cuts:
             for seed in seeds:
                 _stop(cancel)
@@ -90,8 +92,9 @@ def leak(
                 found = _compare(base, _prefill(model, variant, adapter, later), cut)
                 if found.flips:
                     with in_dtype(model, torch.float64):
-                        exact = [_prefill(model, variant, adapter, x) for x in (ids, later)]
-                    found = _judge(found, _compare(*exact, cut))
+                        exact_base = exact_base or _prefill(model, variant, adapter, ids)
+                        exact = _prefill(model, variant, adapter, later)
+                    found = _judge(found, _compare(exact_base, exact, cut))
                 worst, flips, leaked = max(worst, found.logits), flips + found.flips, leaked + found.real
     return {
         "leak": worst,
@@ -219,7 +222,7 @@ def _forward(model: Any, variant: Variant, adapter: Any, ids: torch.Tensor, reco
     from focus_core.retrofit import retrofit
 
     with torch.no_grad(), retrofit(model, variant, adapter, recorder=recorder):
-        return model(input_ids=ids[None].to(model.device), use_cache=False).logits[0].double().cpu()
+        return model(input_ids=ids[None].to(model.device), use_cache=False).logits[0].float().cpu()
 
 
 def _prefill(model: Any, variant: Variant, adapter: Any, ids: torch.Tensor) -> _Run:
@@ -238,7 +241,7 @@ def _pieces(model: Any, variant: Variant, adapter: Any, ids: torch.Tensor, sizes
         for piece in ids[None].to(model.device).split(list(sizes), 1):
             out = model(input_ids=piece, use_cache=True, **{compat.cache_keyword(model): cache})
             cache = compat.cache_of(out)
-            logits.append(out.logits[0].double().cpu())
+            logits.append(out.logits[0].float().cpu())
     return _Run(torch.cat(logits), members)
 
 

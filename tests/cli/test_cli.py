@@ -119,25 +119,6 @@ def test_wrong_trace_arguments_get_one_line(refused, tmp_path, tiny_folder, text
 
 TRAIN = ["--steps", "3", "--context", "48", "--batch", "1", "--groups", "4", "--dim", "4", "--query-topk", "1"]
 TRAIN += ["--window", "8", "--sinks", "1", "--warmup", "1"]
-    "--steps",
-    "3",
-    "--context",
-    "48",
-    "--batch",
-    "1",
-    "--groups",
-    "4",
-    "--dim",
-    "4",
-    "--query-topk",
-    "1",
-    "--window",
-    "8",
-    "--sinks",
-    "1",
-    "--warmup",
-    "1",
-]
 
 
 def test_train_writes_an_adapter_that_eval_serves(command, tmp_path, tiny_folder, text_file):

@@ -189,6 +189,7 @@ def test_a_bf16_model_is_probed_in_fp32(ids):
 
 def test_a_probe_reaches_beyond_window_and_sinks():
     variant = Grouped(window=200, sinks=4)
-    assert probe_length(variant, 4096) == 612
-    assert probe_length(variant, 500) == 500
-    assert probe_length(Grouped(), 4096) == 256
+    assert probe_length(variant, 4096, VOCAB) == 612
+    assert probe_length(variant, 500, VOCAB) == 500
+    assert probe_length(Grouped(), 4096, VOCAB) == 256
+    assert probe_length(variant, 4096, 256_000) == 524
