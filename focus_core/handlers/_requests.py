@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from focus_core.variants import Variant
 
 MAX_TEXT_BYTES = 4_000_000
-LOGIT_BYTES = 500_000_000
+LOGIT_BYTES = 300_000_000
 """Peak of scoring: tiles of the logits in fp32, with what the runtime keeps."""
-_FLOPS_PER_CORE = 2.5e10
+_FLOPS_PER_CORE = 7e10
 _FLOPS_CARD = 2e13
 _LOAD_BYTES_PER_SECOND = 3e8
 _FIRST_PREPARE_SECONDS = 20.0
