@@ -6,15 +6,19 @@ import contextlib
 import json
 import os
 import queue
+import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
 
 from focus_core import errors
 
+ENDED = 3
+GRACE = 0.5
 PASSED_ON = ("InvalidInput", "NotAvailable", "TooLarge", "Unsupported")
 
 
@@ -71,14 +75,23 @@ def follow(
             line(text)
         child.wait()
     finally:
-        child.kill()
-        child.wait()
+        _end(child)
         for reader in readers:
             reader.join(1.0)
         for stream in (child.stdin, child.stdout, child.stderr):
             with contextlib.suppress(OSError):
                 stream.close()
     return child.returncode, noise[0]
+
+
+def _end(child: subprocess.Popen) -> None:
+    """Ask a process to end, which lets it remove its own temporary files, and soon make it."""
+    child.terminate()
+    try:
+        child.wait(GRACE)
+    except subprocess.TimeoutExpired:
+        child.kill()
+        child.wait()
 
 
 def module_command(module: str, *arguments: str) -> tuple[list[str], dict[str, str]]:
@@ -100,6 +113,7 @@ def answer(work: Callable[[Callable[[dict[str, Any]], None]], None]) -> NoReturn
     ``work`` is given a function that sends one JSON document to the parent. The process ends at once when its
     standard input closes, which is when the parent is gone. What libraries print goes to standard error.
     """
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(ENDED))
     threading.Thread(target=_end_with_parent, daemon=True).start()
     out = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
@@ -131,4 +145,6 @@ def _pump(stream: Any, put: Callable[[str | None], None]) -> None:
 
 def _end_with_parent() -> None:
     sys.stdin.read()
-    os._exit(3)
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(GRACE)
+    os._exit(ENDED)

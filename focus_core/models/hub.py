@@ -24,6 +24,7 @@ REQUEST_TIMEOUT = 6.0
 STALLED_AFTER = 120.0
 WANTED = ("*.safetensors", "*.json", "*.model", "*.jinja", "merges.txt", "vocab.txt")
 UNWANTED = ("*/*", "consolidated*", "training_args*", "trainer_state*")
+AGAIN = "Try again: the files that are whole are not fetched twice."
 LOCAL = "Use smollm2, or a model folder or .gguf file on this machine."
 
 
@@ -40,7 +41,7 @@ def snapshot(
     Args:
         name: the id, for example ``org/name``.
         progress: told the fraction done and a sentence.
-        cancel: asked five times a second; a stopped download goes on where it was.
+        cancel: asked five times a second; of a stopped download, the files that are whole stay.
         dtype: the dtype it will be loaded in, for the memory check before the download.
         device: where it will be loaded.
 
@@ -58,15 +59,17 @@ def snapshot(
     tell = progress or (lambda fraction, message: None)
     tell(0.0, f"Asking Hugging Face for {name}")
     found: dict[str, Any] = {}
+    left_over: set[Path] = set()
     started = moved = time.monotonic()
     last = -1
 
     def line(text: str) -> None:
         document = json.loads(text)
         reraise(document)
-        found.update(document)
         if "bytes" in document:
             _check_sizes(name, document, dtype, device)
+            left_over.update(Path(document["blobs"]).glob("*.incomplete"))
+        found.update(document)
 
     def tick() -> None:
         nonlocal moved, last
@@ -75,13 +78,13 @@ def snapshot(
             if now - started > ANSWER_WITHIN:
                 raise _unreachable(name)
             return
-        here = _bytes_in(Path(found["blobs"]))
+        here = _bytes_in(Path(found["blobs"]), left_over)
         if here != last:
             moved, last = now, here
         if now - moved > STALLED_AFTER:
             raise NotAvailable(
                 f"The download of {name} has stood still for {STALLED_AFTER:.0f} s.",
-                "Try again: it goes on where it was.",
+                AGAIN,
             )
         total = max(found["bytes"], 1)
         tell(min(0.99, here / total), f"Downloading {name} ({here / 1e6:,.0f} of {total / 1e6:,.0f} MB)")
@@ -92,14 +95,12 @@ def snapshot(
         line=line,
         tick=tick,
         cancel=cancel,
-        stopped=Cancelled(f"The download of {name} was stopped.", "Asked for again, it goes on where it was."),
-        # Plain downloads grow in a file that can be measured and continued; Xet's do not.
+        stopped=Cancelled(f"The download of {name} was stopped.", AGAIN),
+        # Plain downloads grow in a file that can be measured; Xet's may not.
         environment=environment | {"HF_HUB_DISABLE_XET": "1"},
     )
     if code != 0 or "folder" not in found:
-        raise NotAvailable(
-            f"The download of {name} failed ({noise or 'no message'}).", "Try again: it goes on where it was."
-        )
+        raise NotAvailable(f"The download of {name} failed ({noise or 'no message'}).", AGAIN)
     tell(1.0, f"{name} is here")
     return Path(found["folder"]), found["revision"]
 
@@ -132,9 +133,9 @@ def _check_sizes(name: str, document: dict[str, Any], dtype: str | None, device:
         )
 
 
-def _bytes_in(folder: Path) -> int:
+def _bytes_in(folder: Path, apart_from: set[Path]) -> int:
     total = 0
-    for path in folder.glob("*"):
+    for path in set(folder.glob("*")) - apart_from:
         try:
             total += path.stat().st_size
         except FileNotFoundError:  # renamed between the two calls

@@ -174,15 +174,17 @@ def test_cancel_and_go_on(server, monkeypatch):
         load_model("org/tiny", progress=lambda f, m: "Downloading" in m and downloading.append(f), cancel=cancel)
     assert time.monotonic() - asked[0] < 2
     assert hub.cached_snapshot("org/tiny") is None
+    assert list(hub.hub_folder().rglob("*.incomplete")) == []
     monkeypatch.setattr(Hub, "mode", "")
     assert load_model("org/tiny", device="cpu").facts.layers == 3
 
 
 def test_what_is_there_of_a_download_is_counted(tmp_path):
-    assert hub._bytes_in(tmp_path / "nowhere") == 0
+    assert hub._bytes_in(tmp_path / "nowhere", set()) == 0
     (tmp_path / "whole").write_bytes(bytes(100))
     (tmp_path / "other.incomplete").write_bytes(bytes(20))
-    assert hub._bytes_in(tmp_path) == 120
+    (tmp_path / "old.incomplete").write_bytes(bytes(7))
+    assert hub._bytes_in(tmp_path, {tmp_path / "old.incomplete"}) == 120
 
 
 @pytest.mark.parametrize("name", ["gpt2", "org/name"])
