@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
 import streamlit as st
@@ -14,22 +14,33 @@ ALLOWED = "FOCUS_LAB_MODELS"
 _LOCAL = {"localhost", "127.0.0.1", "::1"}
 
 
-def check(key: str, options: Collection[Any], shown: Any, notices: list[str]) -> None:
-    """Note a value of the opening link that does not exist; Streamlit would drop it in silence.
+def check(
+    key: str, options: Collection[Any], shown: Any, notices: list[str], label: Callable[[Any], str] = str
+) -> None:
+    """Read a control's value from the opening link, before its widget is drawn.
+
+    Streamlit writes and reads the labels that people see and drops any other value in silence; here a link may also
+    hold the short name, and a value that does not exist is said.
 
     Args:
         key: the parameter, which is also the widget's key.
         options: what exists.
-        shown: what is shown instead.
+        shown: what is shown instead of a value that does not exist.
         notices: where the sentence goes.
+        label: the widget's ``format_func``.
     """
     seen = st.session_state.setdefault("_checked", set())
     if key in seen:
         return
     seen.add(key)
     raw = st.query_params.get(key)
-    if raw is not None and raw not in {str(option) for option in options}:
-        notices.append(f"In the link, {key} {raw[:60]} does not exist; showing {shown}.")
+    if raw is None or raw in {label(option) for option in options}:
+        return
+    named = [option for option in options if str(option) == raw]
+    if named:
+        st.session_state[key] = named[0]
+    else:
+        notices.append(f"In the link, {key} {raw[:60]} does not exist; showing {label(shown)}.")
 
 
 def keep_notices(new: Iterable[str]) -> tuple[str, ...]:

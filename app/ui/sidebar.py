@@ -10,6 +10,7 @@ import streamlit as st
 from app.ui import links, selection, settings, texts
 from app.ui.engine import get_engine, session_id
 from app.ui.view import Page, View
+from focus_core.handlers._shapes import shape_of
 
 OTHER_MODEL = "another"
 
@@ -26,7 +27,7 @@ def select(view: View) -> Page:
             variant, config, adapter = settings.choose(model, notices)
         page = texts.limited(Page(engine, session_id(), model, text, variant, config, adapter))
         source = selection.find(engine, page.request()) if {"text", "variant"} <= set(view.needs) else None
-        facts = shape_of(engine, model, source)
+        facts = facts_of(engine, model, source)
         layer = _layer(facts, source, notices) if "layer" in view.needs else 0
         head = _head(facts, notices) if "head" in view.needs else None
     return replace(page, layer=layer, head=head, source=source, notices=links.keep_notices(notices))
@@ -43,12 +44,16 @@ def _model(notices: list[str]) -> str:
 
     entries = {entry.name: entry for entry in list_models()}
     options = [*entries, OTHER_MODEL]
-    links.check("model", options, _default_model(), notices)
+
+    def label(name: str) -> str:
+        return entries[name].title if name in entries else "Another model …"
+
+    links.check("model", options, _default_model(), notices, label)
     choice = st.selectbox(
         "Model",
         options,
         index=options.index(_default_model()),
-        format_func=lambda name: entries[name].title if name in entries else "Another model …",
+        format_func=label,
         key="model",
         bind="query-params",
         help="Any causal language model of Hugging Face's transformers. The first one is on this machine.",
@@ -73,13 +78,12 @@ def _model(notices: list[str]) -> str:
     return model
 
 
-def shape_of(engine: Any, model: str, source: selection.Source | None) -> dict[str, Any] | None:
-    """``layers``, ``heads`` and ``kv_heads`` of a model, from a Trace of it or from its preparation; else None."""
+def facts_of(engine: Any, model: str, source: selection.Source | None) -> dict[str, Any] | None:
+    """``layers`` and ``heads`` of a model, from a Trace, its files or its preparation; None while nothing says."""
     if source and source.trace.provenance.get("model") == model:
         return source.trace.provenance
-    for _, provenance in selection.shipped():
-        if provenance.get("model") == model:
-            return provenance
+    if shape := shape_of(model):
+        return {"layers": shape.layers, "heads": shape.heads}
     job_id = st.session_state.get("_prepare", {}).get(model)
     job = engine.get(job_id) if job_id else None
     return (job.result or {}).get("facts") if job and job.state == "done" else None
@@ -110,11 +114,15 @@ def _layer(facts: dict[str, Any] | None, source: selection.Source | None, notice
 def _head(facts: dict[str, Any] | None, notices: list[str]) -> int | None:
     heads = int(facts["heads"]) if facts else 1
     options = ["all", *map(str, range(heads))]
-    links.check("head", options, "all", notices)
+
+    def label(head: str) -> str:
+        return "All heads (mean)" if head == "all" else f"Head {head}"
+
+    links.check("head", options, "all", notices, label)
     choice = st.selectbox(
         "Attention head",
         options,
-        format_func=lambda h: "All heads (mean)" if h == "all" else f"Head {h}",
+        format_func=label,
         key="head",
         bind="query-params",
         help="Whose dense attention is compared with what is kept.",

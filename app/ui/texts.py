@@ -25,12 +25,16 @@ def names() -> list[str]:
 def choose(notices: list[str]) -> TextChoice | None:
     """Draw the text controls; None while the user has not given a text of their own."""
     options = [*names(), OWN]
-    links.check("text", options, options[0], notices)
     titles = {entry["name"]: entry["title"] for entry in assets.catalog()["texts"]}
+
+    def label(name: str) -> str:
+        return titles.get(name, "Your own text …")
+
+    links.check("text", options, options[0], notices, label)
     choice = st.selectbox(
         "Text",
         options,
-        format_func=lambda name: titles.get(name, "Your own text …"),
+        format_func=label,
         key="text",
         bind="query-params",
         help="Shipped passages have at least 1,024 tokens, so that there is something beyond the window.",

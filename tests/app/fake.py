@@ -16,6 +16,8 @@ from focus_core.variants import VARIANTS, config_fields
 from tests.app.synthetic import make_trace, split
 
 SECONDS = "FAKE_SECONDS"
+TOKENS = "FAKE_TOKENS"
+"""Length of the one shipped Trace; unset is the first passage."""
 MODEL = "smollm2"
 
 
@@ -133,8 +135,18 @@ def make() -> FakeEngine:
     """The engine, with one shipped Trace of the first passage beside it."""
     folder = Path(tempfile.mkdtemp(prefix="fake-engine-"))
     name = next(iter(assets.text_names("passage")))
+    if os.environ.get(TOKENS):
+        return _long(folder, int(os.environ[TOKENS]))
     config = {field: spec["default"] for field, spec in config_fields(VARIANTS["focus"]).items()}
     recorded = make_trace(assets.load_text(name).text, text_name=name, recorded=True, **_arguments(config))
     recorded.save(folder / "traces" / "first.npz")
     selection.traces_folder = lambda: folder / "traces"
     return FakeEngine(folder, float(os.environ.get(SECONDS, "0")))
+
+
+def _long(folder: Path, tokens: int) -> FakeEngine:
+    make_trace(assets.load_text("emma").text, limit=tokens, text_name="emma", recorded=True).save(
+        folder / "traces" / "long.npz"
+    )
+    selection.traces_folder = lambda: folder / "traces"
+    return FakeEngine(folder, 0.0)

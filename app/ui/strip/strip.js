@@ -3,6 +3,8 @@
 const STATE = { K: 1, W: 2, S: 4, L: 8, F: 16, X: 32, Y: 64, G: 128 };
 const LETTERS = "ABCDEFGHIJKLMNOP";
 const STEPS = 4;
+const PLAIN = { className: " plain" };
+const SINGLE = Array.from({ length: 64 }, (_, g) => ({ className: " g" + (g % 16) }));
 
 function unpack(text, Kind) {
   const raw = atob(text);
@@ -93,6 +95,7 @@ class Strip {
     this.cellOf = new Int32Array(data.count);
     const part = document.createDocumentFragment();
     this.spans = new Array(n);
+    this.striped = new Set();
     let token = 0;
     for (let c = 0; c < n; c++) {
       const size = data.several[c] || 1;
@@ -126,9 +129,11 @@ class Strip {
       const span = this.spans[c];
       const kind = this.kindOf(c);
       const mixed = kind.mixed;
-      this.base[c] = "c" + this.spaceClass(this.tokens[c]) + kind.className;
+      this.base[c] = "c" + this.spaceClass(c) + kind.className;
       if (mixed) span.style.setProperty("--stripes", mixed);
-      else if (span.style.length) span.removeAttribute("style");
+      else if (this.striped.has(c)) span.removeAttribute("style");
+      if (mixed) this.striped.add(c);
+      else this.striped.delete(c);
       span.className = this.base[c] + this.stateClass(this.state[c]);
     }
     this.root.classList.toggle("damage", data.mode === "damage");
@@ -142,22 +147,26 @@ class Strip {
       const step = Math.max(-STEPS, Math.min(STEPS, Math.round((sum / this.data.scale) * STEPS)));
       return { className: step ? (step < 0 ? " bad" + -step : " good" + step) : " plain" };
     }
-    if (!this.k) return { className: " plain" };
+    if (!this.k) return PLAIN;
+    const low = this.k.low[this.first[c]], only = this.first[c + 1] - this.first[c] === 1 && !this.k.high[this.first[c]];
+    if (only && low && !(low & (low - 1))) return SINGLE[31 - Math.clz32(low)];
     const seen = [];
     for (let t = this.first[c]; t < this.first[c + 1]; t++) {
       for (const g of groupsOf(this.k, t)) if (!seen.includes(g)) seen.push(g);
     }
-    if (!seen.length) return { className: " plain" };
-    if (seen.length === 1) return { className: " g" + (seen[0] % 16) };
+    if (!seen.length) return PLAIN;
+    if (seen.length === 1) return SINGLE[seen[0]];
     const stops = seen.slice(0, 4).map((g, i) => `var(--g${g % 16}) ${i * 5}px ${i * 5 + 5}px`).join(",");
     return { className: " mix", mixed: `repeating-linear-gradient(115deg,${stops})` };
   }
 
-  spaceClass(text) {
+  spaceClass(c) {
+    const text = this.tokens[c];
     if (text.includes("\n")) return " nl";
     if (text === "\t") return " tab";
     if (text.trim() === "") return " gap";
-    return text.length === 1 && ",;.:!?".includes(text) ? " thin" : "";
+    // A narrow mark before a space may take a little of it, so that its letter is whole.
+    return text.length === 1 && ",;.:!?".includes(text) && /^\s/.test(this.tokens[c + 1] || "") ? " thin" : "";
   }
 
   stateClass(s) {
@@ -251,9 +260,10 @@ class Strip {
         element("b", "", names(asks) || "none"), ": it ");
     }
     const share = (100 * seen.all) / (i + 1);
+    const parts = [[seen.near, "nearby"], [seen.group, "by group"], [seen.sink, "first"]].filter((part) => part[0]);
     say.append("sees ", element("b", "", seen.all.toLocaleString() + " of " + (i + 1).toLocaleString()),
-      " tokens (" + (share >= 99.95 ? "100" : share.toPrecision(3)) + " %): " + seen.near + " nearby" +
-      (this.k ? ", " + seen.group + " by group" : "") + (this.data.sinks ? ", " + seen.sink + " first." : "."));
+      " tokens (" + (share >= 99.95 ? "100" : share.toPrecision(3)) + " %): " +
+      parts.map((part) => part[0].toLocaleString() + " " + part[1]).join(", ") + ".");
     if (this.pin !== null && this.data.lost && this.data.lost.query === i) {
       say.append(" Lost: ", element("b", "", String(this.lost.size)), this.lost.size === 1 ? " token." : " tokens.");
     }
