@@ -13,6 +13,8 @@ _MASKED_COST = 7.0
 _KEPT_COST = 6.0
 _KEPT_START = 1.5e6
 """Nanoseconds on one CPU core: a masked score, a score of the cpu backend (gathers included), and its planning."""
+_GATHER_PAYS = 9 * 2048
+"""Scores of a decode step from which gathering the kept keys is faster than reading all of them."""
 
 
 @dataclass(frozen=True)
@@ -54,6 +56,8 @@ def choose_backend(
     if torch.is_grad_enabled() and (q.requires_grad or k.requires_grad):
         return Choice("chunked", "Gradients are asked for: all pairs are computed, with a mask.")
     if queries <= DECODE_QUERIES:
+        if batch * heads * queries * keys < _GATHER_PAYS:
+            return Choice("chunked", f"Reading all {keys} keys with a mask is faster than gathering the kept ones.")
         return Choice("cpu", "For a few new tokens the kept keys are gathered.")
     shared = _shared_groups(query_bits, key_bits)
     if shared.numel() and bool((shared > 0).all()) and _all_share(query_bits, key_bits):
@@ -66,8 +70,11 @@ def choose_backend(
     masked_ns = _MASKED_COST * batch * heads * causal * 1.1
     if kept_ns < masked_ns:
         return Choice("cpu", f"About {share:.0%} of the pairs need work: the rest is skipped.", share)
-    why = "The text is too short for skipping to pay" if share < 0.7 else f"About {share:.0%} of the pairs need work"
-    return Choice("chunked", f"{why}: computing all {keys} x {queries} pairs with a mask is faster.", share)
+    if near > causal / 2:
+        why = f"Window and sinks already cover most of the {keys} tokens"
+    else:
+        why = f"The groups keep too many pairs to skip the rest ({min(share, 1):.0%} of them need work)"
+    return Choice("chunked", f"{why}: computing all pairs with a mask is faster.", share)
 
 
 def _shared_groups(query_bits: torch.Tensor, key_bits: torch.Tensor) -> torch.Tensor:

@@ -1,0 +1,135 @@
+"""What a kernel benchmark runs on: q, k, v, and the groups that a variant would have chosen."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from focus_core.errors import InvalidInput
+
+if TYPE_CHECKING:
+    import torch
+
+    from focus_core.variants.base import AttentionCall, Variant
+
+PHASES = ("prefill", "decode")
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """Query, key and value of one attention layer, (B, heads, N, D), with the hidden state that gave them."""
+
+    query: torch.Tensor
+    key: torch.Tensor
+    value: torch.Tensor
+    hidden: torch.Tensor
+    layer: int = 0
+
+
+def random_inputs(batch: int, heads: int, kv_heads: int, head_dim: int, length: int, dtype: Any, device: Any) -> Inputs:
+    """Normal random activations, the same at every call."""
+    import torch
+
+    generator = torch.Generator().manual_seed(length)
+
+    def draw(*shape: int) -> torch.Tensor:
+        return torch.randn(*shape, generator=generator).to(device, dtype)
+
+    q = draw(batch, heads, length, head_dim)
+    k, v = draw(batch, kv_heads, length, head_dim), draw(batch, kv_heads, length, head_dim)
+    return Inputs(q, k, v, q.new_zeros(batch, length, 1))
+
+
+def model_inputs(name: str, text: str, length: int, device: Any, dtype: Any) -> Inputs:
+    """Activations of a real model's middle layer on the first ``length`` tokens of a text.
+
+    Raises:
+        InvalidInput: when the text has fewer tokens.
+    """
+    import torch
+
+    from focus_core.models.loading import load_model
+    from focus_core.models.tokens import tokenize
+    from focus_core.retrofit import retrofit
+    from focus_core.variants import make
+
+    loaded = load_model(name, device=device, dtype=dtype)
+    ids = tokenize(loaded.tokenizer, text, limit=length).ids[:length]
+    if len(ids) < length:
+        raise InvalidInput(
+            f"The text has {len(ids)} tokens and the length asked for is {length}.", "Use a longer text."
+        )
+    kept = _Middle(loaded.facts.layers // 2)
+    with torch.no_grad(), retrofit(loaded.model, make("dense"), recorder=kept):
+        batch = torch.as_tensor(ids, dtype=torch.long, device=loaded.model.device)[None]
+        loaded.model(input_ids=batch, use_cache=False, logits_to_keep=1)
+    call = kept.call
+    return Inputs(call.query, call.key, call.value, call.hidden, call.layer)
+
+
+class _Middle:
+    """Recorder that keeps the attention call of one layer."""
+
+    def __init__(self, layer: int) -> None:
+        self.layer = layer
+        self.call: AttentionCall | None = None
+
+    def record(self, call: AttentionCall, variant: Variant) -> None:
+        """Keep the call of the wanted layer."""
+        if call.layer == self.layer:
+            self.call = call
+
+
+def call_of(variant: Variant, inputs: Inputs, phase: str) -> AttentionCall:
+    """The attention call that times a variant: all queries (prefill) or the last one (decode).
+
+    A variant without an adapter routes for itself; one that learns its groups gets balanced random sets, queries
+    and keys apart, one router a KV head.
+
+    Raises:
+        InvalidInput: for a variant that is no served function, or that cannot run without what it learned.
+    """
+    import torch
+
+    from focus_core.variants.base import AttentionCall, Prepared
+    from focus_core.variants.groups import GroupedVariant
+
+    if not variant.served or (variant.adapter_kind and not isinstance(variant, GroupedVariant)):
+        raise InvalidInput(f"{variant.name} with these settings is not a served mask.", "bench times served masks.")
+    batch, kv_heads, length, dim = inputs.key.shape
+    if variant.adapter_kind:
+        shape = (batch, kv_heads, length)
+        prepared = Prepared(
+            balanced_sets(shape, variant.groups, variant.key_topk, 1).to(inputs.key.device),
+            balanced_sets(shape, variant.groups, variant.query_topk, 2).to(inputs.key.device),
+        )
+    else:
+        positions = torch.arange(length, device=inputs.key.device).expand(batch, length)
+        prepared = variant.prepare(inputs.hidden, inputs.layer, positions, None, None)
+    query, fresh = inputs.query, prepared.fresh
+    if phase == "decode":
+        query = query[:, :, -1:]
+        fresh = fresh[..., -1:] if isinstance(fresh, torch.Tensor) else fresh
+    return AttentionCall(
+        query=query,
+        key=inputs.key,
+        value=inputs.value,
+        hidden=inputs.hidden[:, -query.shape[2] :],
+        layer=inputs.layer,
+        scale=dim**-0.5,
+        cached=prepared.cached,
+        fresh=fresh,
+    )
+
+
+def balanced_sets(shape: tuple[int, ...], groups: int, members: int, seed: int) -> torch.Tensor:
+    """Random int64 sets of ``members`` groups whose loads differ by at most ``members`` tokens."""
+    import torch
+
+    generator = torch.Generator().manual_seed(seed)
+    start = torch.rand(shape, generator=generator).argsort(-1) % groups
+    order = torch.rand(*shape, groups - 1, generator=generator).argsort(-1) + 1 if groups > 1 else None
+    sets = torch.ones(shape, dtype=torch.int64) << start
+    for slot in range(members - 1):
+        sets |= torch.ones((), dtype=torch.int64) << ((start + order[..., slot]) % groups)
+    return sets
