@@ -44,12 +44,13 @@ def render(page: Page) -> None:
         alt="Perplexity change against dense for every gate, from soft to hard.",
         config={"displayModeBar": False},
     )
-    _run(page, request)
     st.caption(
         "A soft gate computes every pair and only weakens some: nothing is saved, and no decoder runs it. The paper's "
         "gate also balances groups over the whole sequence, so later tokens change earlier outputs. Its perplexity is "
         "shown because it is the published one; what is served is the hard gate at the right."
     )
+    with st.container(key="gates_box"):
+        _run(page, request)
 
 
 def _slider(rows: list[dict[str, Any]]) -> dict[str, Any] | None:
