@@ -126,12 +126,11 @@ def capture_trace(
     ids = torch.from_numpy(np.asarray(tokens.ids, np.int64))[None].to(next(model.parameters()).device)
 
     alone = variant.name == "dense"
-    served = None if alone else ServedWatch(facts.layers, progress, cancel, 0.0, 0.45)
-    dense = DenseWatch(
-        facts.layers, progress, cancel, 0.0 if alone else 0.5, 0.9, set(kept_layers), {} if alone else served.patterns
-    )
+    served = ServedWatch(facts.layers, progress, cancel, 0.0, 0.45)
+    start = 0.0 if alone else 0.5
+    dense = DenseWatch(facts.layers, progress, cancel, start, 0.9, set(kept_layers), served.patterns)
     with torch.no_grad():
-        if served is not None:
+        if not alone:
             with retrofit(model, variant, adapter, recorder=served):
                 nll = token_nll(model, ids)[0].float().cpu().numpy()
         with retrofit(model, make("dense"), recorder=dense):

@@ -82,7 +82,8 @@ class DenseWatch(Watch):
         self.mass: dict[int, np.ndarray] = {}
         self.rescaled: dict[str, int] = {}
         self.clipped: list[int] = []
-        self.scale, self.softcap, self.sampled = 0.0, None, 0
+        self.scale, self.sampled = 0.0, 0
+        self.softcap: float | None = None
         self._kept = kept
 
     def see(self, call: AttentionCall, variant: Variant) -> None:

@@ -123,7 +123,7 @@ def files_identity(request: dict[str, Any]) -> list[Any]:
 def forward_seconds(shape: Shape, tokens: int, host: Host, passes: float = 1.0) -> float:
     """Raw seconds of scoring one text, from its operations."""
     pairs = tokens * (tokens + 1) / 2
-    flops = 2 * shape.inner * tokens + 2 * shape.vocab * shape.hidden * tokens
+    flops = 2.0 * shape.inner * tokens + 2 * shape.vocab * shape.hidden * tokens
     flops += 4 * pairs * shape.heads * shape.head_dim * shape.layers
     rate = _FLOPS_CARD if host.device.startswith("cuda") else _FLOPS_PER_CORE * host.cores
     return passes * (flops / rate + 0.004 * shape.layers)

@@ -55,8 +55,13 @@ class Engine:
         self._lanes: dict[str, Lane] = {}
         self._closed = False
         ref = weakref.ref(self)
-        self._at_exit = lambda: (engine := ref()) and engine.close()
-        atexit.register(self._at_exit)
+
+        def at_exit() -> None:
+            if (engine := ref()) is not None:
+                engine.close()
+
+        self._at_exit = at_exit
+        atexit.register(at_exit)
 
     def submit(self, kind: str, request: dict[str, Any], session: str = "") -> Job:
         """Ask for work. Never raises for the request: what is refused comes back as a failed job with its error.

@@ -51,6 +51,8 @@ class WorkerProcess:
             env=environment,
             start_new_session=True,
         )
+        assert self.process.stdin is not None and self.process.stdout is not None and self.process.stderr is not None
+        self._input, self._output, self._messages = self.process.stdin, self.process.stdout, self.process.stderr
         self._readers = [
             threading.Thread(target=self._read_events, daemon=True, name="focus-worker-events"),
             threading.Thread(target=self._read_log, daemon=True, name="focus-worker-log"),
@@ -73,8 +75,8 @@ class WorkerProcess:
         data = json.dumps(message).encode() + b"\n"
         try:
             with self._write_lock:
-                self.process.stdin.write(data)
-                self.process.stdin.flush()
+                self._input.write(data)
+                self._input.flush()
         except (OSError, ValueError):
             return False
         return True
@@ -94,7 +96,7 @@ class WorkerProcess:
         """Ask the child to end (its input ends), then make it."""
         self.asked_to_die = True
         with contextlib.suppress(OSError, ValueError):
-            self.process.stdin.close()
+            self._input.close()
         if not self._reap(patience):
             self.kill()
 
@@ -104,7 +106,7 @@ class WorkerProcess:
         except subprocess.TimeoutExpired:
             return False
         with contextlib.suppress(OSError, ValueError):
-            self.process.stdin.close()
+            self._input.close()
         return True
 
     def epitaph(self) -> tuple[str, str]:
@@ -128,7 +130,7 @@ class WorkerProcess:
         )
 
     def _read_events(self) -> None:
-        stream = self.process.stdout
+        stream = self._output
         with contextlib.suppress(OSError, ValueError):
             while line := stream.readline(_MAX_LINE):
                 with contextlib.suppress(ValueError, UnicodeDecodeError):
@@ -140,7 +142,7 @@ class WorkerProcess:
         self.events.put(None)
 
     def _read_log(self) -> None:
-        stream = self.process.stderr
+        stream = self._messages
         with contextlib.suppress(OSError, ValueError):
             while line := stream.readline(4096):
                 self.log.append(line.decode("utf-8", "replace").rstrip())
