@@ -50,12 +50,13 @@ make_environment() {
 
 # install NAME WHAT FILE... runs "pip install" with FILE unless the stamp NAME has the hash of the files.
 install() {
-    local name=$1 what=$2 hash
+    local name=$1 what=$2 hash quiet
     shift 2
     hash=$(hash_of "$@")
     [[ -f .venv/.$name && $(<".venv/.$name") == "$hash" ]] && return
     echo "$what"
-    .venv/bin/python -m pip install --quiet --disable-pip-version-check \
+    [[ -t 1 ]] || quiet=--quiet
+    .venv/bin/python -m pip install ${quiet:-} --disable-pip-version-check \
         ${TORCH_INDEX:+--extra-index-url "$TORCH_INDEX"} -r "${!#}" ||
         fail "The installation did not finish; nothing is lost. Check the network, then run the same command again."
     echo "$hash" >".venv/.$name"

