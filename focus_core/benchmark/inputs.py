@@ -49,12 +49,11 @@ def model_inputs(name: str, text: str, length: int, device: Any, dtype: Any) -> 
     import torch
 
     from focus_core.models.loading import load_model
-    from focus_core.models.tokens import tokenize
     from focus_core.retrofit import retrofit
     from focus_core.variants import make
 
     loaded = load_model(name, device=device, dtype=dtype)
-    ids = tokenize(loaded.tokenizer, text, limit=length).ids[:length]
+    ids = loaded.tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"][:length]
     if len(ids) < length:
         raise InvalidInput(
             f"The text has {len(ids)} tokens and the length asked for is {length}.", "Use a longer text."

@@ -37,7 +37,6 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     progress = bar()
     loaded = load(args, progress)
     adapter = load_adapter_of(folder, loaded.model)
-    whole = text.text if args.limit is None else _first_tokens(loaded.tokenizer, text.text, args.limit)
 
     from focus_core.capture import capture_trace
 
@@ -45,10 +44,11 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
         loaded,
         variant,
         adapter,
-        whole,
+        text.text,
         text_name=text.name if text.name in text_names() else None,
         adapter_name=args.adapter,
         layers=layers,
+        limit=args.limit,
         progress=progress,
     )
     path = trace.save(args.out)
@@ -70,12 +70,6 @@ def table(document: dict[str, Any]) -> str:
             ("queries and keys", f"layers {', '.join(map(str, layers))}" if layers else "none"),
         ]
     )
-
-
-def _first_tokens(tokenizer: Any, text: str, limit: int) -> str:
-    """The text up to the end of its token number ``limit``."""
-    ends = tokenizer(text, add_special_tokens=False, verbose=False, return_offsets_mapping=True)["offset_mapping"]
-    return text[: ends[min(limit, len(ends)) - 1][1]]
 
 
 def _layers(given: str) -> str | list[int]:

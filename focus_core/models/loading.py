@@ -84,7 +84,7 @@ def load_model(
         Cancelled: on request.
     """
     tell = progress or (lambda fraction, message: None)
-    place = _device(device)
+    place = device_of(device)
     asked = _dtype_name(dtype)
     _stop(cancel)
     source = find_source(
@@ -287,7 +287,12 @@ def _tokenizer(folder: Path, name: str) -> Any:
     return tokenizer
 
 
-def _device(device: Any) -> str:
+def device_of(device: Any) -> str:
+    """The device to run on: a CUDA device when there is one and none is asked for.
+
+    Raises:
+        InvalidInput: no such device on this machine.
+    """
     import torch
 
     if device is None:

@@ -47,9 +47,9 @@ def test_dtype_on_a_gpu_is_the_checkpoint_s():
 
 def test_default_device(tmp_path, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    assert loading._device(None) == "cuda"
+    assert loading.device_of(None) == "cuda"
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    assert loading._device(None) == "cpu"
+    assert loading.device_of(None) == "cpu"
 
 
 @pytest.mark.parametrize(
