@@ -88,7 +88,7 @@ def answer(found: Figures) -> str:
     if not found.judged:
         return f"Here {kept} of the pairs are computed; {found.scored} scored tokens are too few to judge the cost."
     numbers = f"perplexity goes from {three(found.dense_ppl)} to {three(found.ppl)} ({signed(found.change)})"
-    if found.change <= 0.01:
+    if found.change <= max(0.01, min(2 * found.spread, 0.03)):
         return f"No: with {kept} of the pairs, {numbers}."
     if found.change <= 0.1:
         return f"Almost not: with {kept} of the pairs, {numbers}."

@@ -223,11 +223,13 @@ def _held(page: Page, trace: Trace, layer: int, router: int, token: int, mode: s
         st.markdown(f"**Where its dense attention went** ({which}, layer {layer})")
         bars(_rows(trace, lost, np.argsort(-lost.mass, kind="stable")[:8]))
     with right:
+        count = f"{len(lost.keys)} token{'s' if len(lost.keys) > 1 else ''}"
+        said = f"{count} with {words.percent(lost.lost_share)} of its attention" if len(lost.keys) else "nothing"
         st.markdown(
-            f"**What was lost**: {len(lost.keys)} tokens with {words.percent(lost.lost_share)} of its attention",
+            f"**What was lost**: {said}",
             help="A dropped token among those that together hold 90 % of this query's dense attention.",
         )
-        bars(_rows(trace, lost, lost.keys[:8]), empty="Nothing: every token that holds 90 % of its attention is kept.")
+        bars(_rows(trace, lost, lost.keys[:8]), empty="All tokens that together hold 90 % of its attention are kept.")
         st.caption(f"All dropped tokens together held {words.percent(lost.share)}.")
 
 
@@ -249,7 +251,7 @@ def _rows(trace: Trace, lost: Lost, keys: np.ndarray) -> list[Bar]:
         elif lost.query - key < p["window"]:
             kind, note = "window", "itself" if key == lost.query else "nearby"
         else:
-            kind, note = "kept", "kept by group"
+            kind, note = "kept", "by group"
         rows.append(Bar(trace.tokens[key], f"{key + 1:,}", float(lost.mass[key]), kind, note))
     return rows
 

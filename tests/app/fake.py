@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from app.ui import selection
+from app.ui import selection, settings
 from focus_core import assets
 from focus_core.errors import FocusError, InvalidInput, TooLarge
 from focus_core.variants import VARIANTS, config_fields
@@ -137,8 +137,12 @@ def make() -> FakeEngine:
     name = next(iter(assets.text_names("passage")))
     if os.environ.get(TOKENS):
         return _long(folder, int(os.environ[TOKENS]))
+    adapter = next(iter(settings.adapters_for(MODEL, "router")), None)
     config = {field: spec["default"] for field, spec in config_fields(VARIANTS["focus"]).items()}
-    recorded = make_trace(assets.load_text(name).text, text_name=name, recorded=True, **_arguments(config))
+    config |= settings.serve_defaults(adapter)
+    recorded = make_trace(
+        assets.load_text(name).text, text_name=name, recorded=True, adapter=adapter, **_arguments(config)
+    )
     recorded.save(folder / "traces" / "first.npz")
     selection.traces_folder = lambda: folder / "traces"
     return FakeEngine(folder, float(os.environ.get(SECONDS, "0")))

@@ -1,0 +1,64 @@
+import dataclasses
+
+import numpy as np
+import pytest
+
+from analysis import overview as words
+from tests.app.synthetic import make_trace
+
+LONG = "Some words that go on and on, as words in a long text do. " * 30
+
+
+def with_change(trace, change: float):
+    return dataclasses.replace(trace, arrays={**trace.arrays, "nll": trace.arrays["dense_nll"] + np.float32(change)})
+
+
+def test_figures_are_means_and_the_change_is_that_of_perplexity():
+    trace = with_change(make_trace(LONG), 0.05)
+    found = words.figures(trace)
+    assert found.change == pytest.approx(np.exp(0.05) - 1, rel=1e-3)
+    assert found.kept_pairs == pytest.approx(trace.arrays["kept_pairs"].mean())
+    assert found.scored == len(trace) - 1
+    assert found.spread == pytest.approx(0, abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    "change, start", [(-0.02, "No:"), (0.0, "No:"), (0.05, "Almost not:"), (0.5, "These tokens do need more:")]
+)
+def test_the_answer_follows_the_figures(change, start):
+    assert words.answer(words.figures(with_change(make_trace(LONG), change))).startswith(start)
+
+
+def test_a_short_text_is_not_judged_and_dense_is_said_to_be_dense():
+    found = words.figures(make_trace("only a few words here, so nothing can be said", window=2, sinks=0))
+    assert not found.judged
+    assert "too few to judge" in words.answer(found)
+    assert "all pairs" in words.answer(words.figures(make_trace(LONG, window=10**6)))
+
+
+def test_three_significant_figures():
+    assert [words.three(x) for x in (38.519, 0.01234, 1234.6, 0)] == ["38.5", "0.0123", "1,235", "0"]
+    assert words.percent(0.30912) == "30.9 %"
+    assert words.percent(0.9999) == "100 %"
+    assert (words.signed(0.0123), words.signed(-0.00321), words.signed(0)) == ("+1.23 %", "−0.32 %", "0.00 %")
+
+
+def test_rounding_is_no_difference_and_more_is_said():
+    recorded = make_trace(LONG)
+    assert words.difference(recorded, recorded) == ""
+    assert words.difference(with_change(recorded, 0.0001), with_change(recorded, 0.0)) == ""
+    assert "perplexity" in words.difference(with_change(recorded, 0.1), with_change(recorded, 0.0))
+    moved = dataclasses.replace(recorded, arrays={**recorded.arrays, "key_bits": recorded.arrays["key_bits"] * 2})
+    assert "memberships moved" in words.difference(moved, recorded)
+    assert "tokens" in words.difference(make_trace(LONG, limit=50), recorded)
+
+
+def test_many_parts_of_characters_are_said():
+    assert words.partial_warning(make_trace(LONG)) == ""
+    assert "parts of characters" in words.partial_warning(make_trace("모든 토큰이 다른 토큰을 봅니다. " * 5))
+
+
+def test_most_hurt_names_the_token_that_was_predicted():
+    trace = with_change(make_trace(LONG), 0.0)
+    trace.arrays["nll"][41] += 3
+    assert words.most_hurt(trace)[0] == (42, pytest.approx(-3, abs=1e-4))

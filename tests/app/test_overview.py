@@ -1,0 +1,212 @@
+import sys
+from pathlib import Path
+
+import pytest
+from streamlit.testing.v1 import AppTest
+
+from app.ui import selection
+from focus_core.errors import InvalidInput, TooLarge
+from tests.app import fake
+
+MAIN = str(Path(__file__).resolve().parents[2] / "app" / "main.py")
+KOREAN = "모든 토큰이 다른 모든 토큰을 보아야 할까요? " * 12
+
+
+@pytest.fixture
+def start(monkeypatch):
+    """Open the app with the fake engine; query parameters by name."""
+    import streamlit as st
+
+    monkeypatch.setenv("FOCUS_LAB_ENGINE", "tests.app.fake:make")
+    monkeypatch.setattr(selection, "traces_folder", selection.traces_folder)
+
+    def open_app(seconds: float = 0.0, **query: str) -> AppTest:
+        monkeypatch.setenv(fake.SECONDS, str(seconds))
+        st.cache_resource.clear()
+        at = AppTest.from_file(MAIN, default_timeout=60)
+        for name, value in query.items():
+            at.query_params[name] = value
+        return at.run()
+
+    yield open_app
+    st.cache_resource.clear()
+
+
+def engine():
+    from app.ui.engine import get_engine
+
+    return get_engine()
+
+
+def said(at: AppTest) -> str:
+    found = [*at.title, *at.markdown, *at.caption, *at.error, *at.info, *at.warning]
+    return "\n".join(part.value for part in found).replace("\\", "")
+
+
+def metric(at: AppTest, label: str) -> str:
+    return next(m.value for m in at.metric if m.label == label)
+
+
+def own(at: AppTest, text: str) -> AppTest:
+    at.sidebar.text_area(key="own_text").input(text)
+    return at.run()
+
+
+def run(at: AppTest) -> AppTest:
+    return at.button(key="run_now").click().run()
+
+
+def test_first_paint_is_the_recording_and_needs_no_torch(start):
+    before = set(sys.modules)
+    at = start(seconds=1000)
+    assert not at.exception
+    assert "Does every token need to see every other?" in said(at)
+    assert "recorded" in said(at)
+    assert metric(at, "Pairs computed").endswith("%")
+    assert not {m for m in set(sys.modules) - before if m.split(".")[0] in ("torch", "transformers", "umap")}
+    kinds = [kind for kind, _ in engine().submitted]
+    assert kinds == ["prepare", "trace"]
+
+
+def test_the_live_run_replaces_the_recording_without_a_click(start):
+    at = start(seconds=0)
+    at.run()
+    assert "live" in said(at)
+    assert "recorded]" not in said(at)
+    assert not [w for w in at.warning if "differs" in w.value]
+
+
+def test_a_live_run_that_differs_is_reported(start, monkeypatch):
+    at = start(seconds=1000)
+    real = fake.make_trace
+    monkeypatch.setattr(fake, "make_trace", lambda *a, **k: real(*a, **k, shift=0.2))
+    for job in engine().jobs.values():
+        job.takes = 0
+    at.run()
+    assert "The live run differs from the recording: perplexity" in said(at)
+
+
+def test_values_in_a_link_that_do_not_exist_are_said_and_the_rest_is_used(start):
+    at = start(layer="999", head="2", text="brown news opening", variant="nonsense")
+    assert at.sidebar.selectbox(key="head").value == "2"
+    assert at.sidebar.selectbox(key="text").value == "brown news opening"
+    assert "layer 999 does not exist; showing 2" in said(at)
+    assert "variant nonsense does not exist" in said(at)
+    at.button(key="notices_ok").click().run()
+    assert "does not exist" not in said(at)
+
+
+def test_a_changed_selection_keeps_the_picture_and_offers_the_run_with_its_cost(start):
+    at = start(seconds=0)
+    at.sidebar.selectbox(key="text").select("brown news opening")
+    at.run()
+    assert "has not run yet" in said(at)
+    assert "earlier settings" in said(at)
+    assert "(synthetic)" in said(at)
+    at = run(at)
+    assert "has not run yet" not in said(at)
+    assert "live" in said(at)
+
+
+def test_own_text_never_enters_the_link_and_runs(start):
+    at = own(start(text="own"), "A secret sentence of my own. " * 60)
+    assert "secret" not in str(dict(at.query_params))
+    at = run(at)
+    request = [r for kind, r in engine().submitted if kind == "trace"][-1]
+    assert request["text_name"] is None
+    assert request["text"].startswith("A secret")
+    assert "live" in said(at)
+
+
+def test_no_text_yet_is_not_an_error(start):
+    at = start(text="own")
+    assert not at.exception
+    assert not at.error
+    assert at.metric
+
+
+def test_a_text_within_the_window_is_dense_by_definition_and_two_ways_out_work(start):
+    at = run(own(start(text="own"), "Only a few words of text are here."))
+    assert "dense attention by definition" in said(at)
+    assert metric(at, "Perplexity against dense") == "too short to judge"
+    label = at.button(key="short_window").label
+    assert "not the trained one" in label
+    at.button(key="short_window").click().run()
+    assert "has not run yet" in said(at)
+    at.button(key="short_text").click().run()
+    assert at.sidebar.selectbox(key="text").value == "persuasion opening"
+
+
+def test_one_token_is_a_sentence_with_a_way_out(start):
+    at = own(start(text="own"), "a")
+    assert "The text has 1 token" in said(at)
+    at.button(key="way_text").click().run()
+    assert at.sidebar.selectbox(key="text").value == "persuasion opening"
+
+
+def test_a_text_over_the_limit_offers_its_first_tokens(start):
+    at = own(start(text="own"), "word " * 9000)
+    assert "the model reads 8,192" in said(at)
+    at.button(key="way_limit").click().run()
+    at = run(at)
+    assert [r for kind, r in engine().submitted if kind == "trace"][-1]["limit"] == 8192
+    assert "live" in said(at)
+
+
+def test_many_parts_of_characters_are_said(start):
+    at = run(own(start(text="own"), KOREAN))
+    assert "only parts of characters" in said(at)
+    assert at.button(key="partial_text")
+
+
+FAILURES = [TooLarge("It needs 9 GB; 2 GB are free.", "Up to 700 tokens fit."), InvalidInput("It cannot be so.")]
+
+
+@pytest.mark.parametrize("error", FAILURES)
+def test_a_failed_run_says_why_and_the_old_picture_stays(start, error):
+    at = start(seconds=1000)
+    next(reversed(engine().jobs.values())).error = error
+    at.run()
+    assert error.message in said(at)
+    assert at.metric
+    assert bool([b for b in at.button if b.key == "way_limit"]) == ("700" in error.hint)
+
+
+def test_stop_answers_at_once_and_the_run_can_be_asked_for_again(start):
+    at = start(seconds=1000)
+    job = next(j for j in engine().jobs.values() if j.kind == "prepare")
+    job.takes = 0
+    at.run()
+    at.button(key="run_stop").click().run()
+    assert "was cancelled" in said(at)
+    assert at.button(key="run_now")
+
+
+def test_nothing_unexpected_becomes_a_traceback(start, monkeypatch):
+    at = start()
+
+    def broken(trace):
+        raise RuntimeError("secret detail")
+
+    monkeypatch.setattr("analysis.overview.figures", broken)
+    at.run()
+    assert not at.exception
+    assert "did not expect (RuntimeError)" in said(at)
+    assert "secret detail" not in said(at)
+    monkeypatch.undo()
+
+
+def test_a_head_shows_its_own_numbers(start):
+    at = start(seconds=1000, head="5")
+    layer_line = next(m for m in at.metric if m.label == "Pairs computed").delta
+    at.sidebar.selectbox(key="head").select("0")
+    at.run()
+    assert next(m for m in at.metric if m.label == "Pairs computed").delta != layer_line
+
+
+def test_no_trace_at_all_still_shows_the_page(start, monkeypatch, tmp_path):
+    at = start(seconds=1000)
+    monkeypatch.setattr(selection, "traces_folder", lambda: tmp_path)
+    at = AppTest.from_file(MAIN, default_timeout=60).run()
+    assert not at.exception
+    assert "Nothing has run here yet" in said(at)
