@@ -80,7 +80,8 @@ def follow(
             reader.join(1.0)
         for stream in (child.stdin, child.stdout, child.stderr):
             with contextlib.suppress(OSError):
-                stream.close()
+                if stream is not None:
+                    stream.close()
     return child.returncode, noise[0]
 
 

@@ -144,12 +144,12 @@ def facts_of(model: nn.Module, name: str = "", *, revision: str | None = None, n
     )
 
 
-def _is_attention(module: nn.Module) -> bool:
-    return isinstance(getattr(module, "layer_idx", None), int) and CALL in _source(type(module))
+def _is_attention(module: Any) -> bool:
+    return isinstance(getattr(module, "layer_idx", None), int) and CALL in _source(module.__class__)
 
 
 @functools.cache
-def _source(kind: type) -> str:
+def _source(kind: Any) -> str:
     """Source text of a module class's forward; empty when there is none to read."""
     try:
         return inspect.getsource(inspect.unwrap(kind.forward))
@@ -157,7 +157,7 @@ def _source(kind: type) -> str:
         return ""
 
 
-def _obstacle(module: nn.Module) -> str:
+def _obstacle(module: Any) -> str:
     """Why this attention cannot be replaced by a causal one over its keys; empty when it can."""
     config = module.config
     if not getattr(module, "is_causal", True):
@@ -171,7 +171,7 @@ def _obstacle(module: nn.Module) -> str:
     kinds = set(getattr(config, "layer_types", None) or ()) - {"full_attention", "sliding_attention"}
     if kinds or getattr(config, "attention_chunk_size", None):
         return f"has layers of another kind than full or sliding attention ({', '.join(sorted(kinds)) or 'chunked'})"
-    if "position_bias" in _source(type(module)):
+    if "position_bias" in _source(module.__class__):
         return "adds a learned position bias to the attention scores"
     return ""
 

