@@ -144,8 +144,7 @@ def test_first_start_asks_nothing_and_answers_on_localhost_only(tmp_path):
         assert answer == b"ok", said.decode(errors="replace")
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/", timeout=10) as page:
             assert b"<html" in page.read()
-        tree = [psutil.Process(server.pid), *psutil.Process(server.pid).children(recursive=True)]
-        listening = {c.laddr.ip for p in tree for c in p.net_connections("inet") if c.status == psutil.CONN_LISTEN}
+        listening = listening_addresses(psutil.Process(server.pid))
         assert listening
         assert listening <= {"127.0.0.1", "::1"}
         text = said.decode(errors="replace")
@@ -159,6 +158,15 @@ def test_first_start_asks_nothing_and_answers_on_localhost_only(tmp_path):
         for child in psutil.wait_procs(tree, timeout=10)[1]:
             child.kill()
         os.close(controller)
+
+
+def listening_addresses(process: psutil.Process) -> set[str]:
+    """Return the addresses that a process and its children listen at; a child may end meanwhile."""
+    found = {c.laddr.ip for c in process.net_connections("inet") if c.status == psutil.CONN_LISTEN}
+    for child in process.children(recursive=True):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            found |= {c.laddr.ip for c in child.net_connections("inet") if c.status == psutil.CONN_LISTEN}
+    return found
 
 
 def wait_for(address: str, server: subprocess.Popen, seconds: float = 60) -> bytes:
