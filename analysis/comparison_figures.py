@@ -23,7 +23,7 @@ def speed_by_length(result: dict[str, Any], part: str = "model") -> go.Figure:
     """
     figure = go.Figure()
     measure = "ratio" if part == "model" else "attention_ratio"
-    turn_of, tops, found = turns(result), [1.15], False
+    turn_of, tops, found, crossings = turns(result), [1.15], False, 0
     for line in by_line(result):
         rows = [r for r in line if median(r, measure) is not None]
         if not rows or is_baseline(rows[0]):
@@ -72,9 +72,10 @@ def speed_by_length(result: dict[str, Any], part: str = "model") -> go.Figure:
         cross = crossover(sizes, middle)
         if cross is not None:
             figure.add_vline(x=cross, line={"dash": "dash", "width": 1, "color": shade})
-            figure.add_annotation(
-                x=log10(cross), y=1, yref="y", text=f"faster from {sig3(cross)} tokens", showarrow=True, ax=40, ay=-40
-            )
+            note = {"text": f" faster from {sig3(cross)} tokens", "font": {"color": shade, "size": 12}}
+            place = {"yref": "paper", "y": 0.97 - 0.08 * crossings, "xanchor": "left", "yanchor": "top"}
+            figure.add_annotation(x=log10(cross), showarrow=False, **place, **note)
+            crossings += 1
     if not found:
         return quiet(say(figure, EMPTY), height=420)
     top = max(tops) * 1.08
@@ -85,7 +86,7 @@ def speed_by_length(result: dict[str, Any], part: str = "model") -> go.Figure:
         line_width=0,
         layer="below",
         annotation_text="slower than dense",
-        annotation_position="top right",
+        annotation_position="top left",
         annotation_font_color=QUIET,
     )
     figure.add_hline(y=1, line={"dash": "dash", "width": 1, "color": QUIET})
@@ -170,7 +171,7 @@ def gate_name(row: dict[str, Any]) -> str:
     """A gate as people read it."""
     gate = row["config"]["gate"]
     if gate == "soft":
-        return f"soft {sig3(row['config']['temperature'])}"
+        return f"soft {row['config']['temperature']:g}"
     return {"paper": "paper's soft", "hard": "hard (served)"}.get(gate, gate)
 
 

@@ -46,8 +46,9 @@ def render(page: Page) -> None:
     )
     st.caption(
         "A soft gate computes every pair and only weakens some: nothing is saved, and no decoder runs it. The paper's "
-        "gate also balances groups over the whole sequence, so later tokens change earlier outputs. Its perplexity is "
-        "shown because it is the published one; what is served is the hard gate at the right."
+        "gate also balances groups over the whole sequence, so later tokens change earlier outputs; it has groups of "
+        "its own, trained in its form. Its perplexity is shown because it is the published one; what is served is the "
+        "hard gate at the right."
     )
     with st.container(key="gates_box"):
         _run(page, request)

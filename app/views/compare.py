@@ -64,10 +64,11 @@ def _controls(page: Page, options: dict[str, dict[str, Any]]) -> dict[str, Any] 
         "Beside dense",
         list(options),
         key=LINES,
-        format_func=lambda k: options[k]["label"] + (" (as set at the left)" if k == comparisons.SELECTED else ""),
+        format_func=lambda k: options[k]["label"],
         placeholder="Choose variants",
         wrap=True,
-        help="Dense attention is always measured, in the same run and on the same tokens. K is the number of groups; "
+        help="Dense attention is always measured, in the same run and on the same tokens. The variant at the left "
+        "comes with its settings; the others as they ship. K is the number of groups; "
         "q4k1 means that a token looks into 4 of them and belongs to 1; 128 + 4 are the window and the first tokens.",
         persist_state="session",
     )

@@ -22,6 +22,7 @@ from focus_core.benchmark.prefill import (
     timed_prefill,
     watched,
 )
+from focus_core.compat import cache_of
 from focus_core.errors import Cancelled, FocusError, InvalidInput, TooLarge
 from focus_core.evaluation.environment import environment
 from focus_core.evaluation.recorders import PairCounter
@@ -209,7 +210,7 @@ class _Run:
         model, ids = self.loaded.model, self.ids[:, :length]
         with retrofit(model, entry.variant, adapter=entry.adapter):
             row["peak_bytes"] = peak_bytes(lambda: kept.update(out=prefill(model, ids)), str(ids.device))
-        row["cache_bytes"] = cache_bytes(kept["out"].past_key_values)
+        row["cache_bytes"] = cache_bytes(cache_of(kept["out"]))
 
     def _time(self, entries: list[Entry], length: int) -> None:
         from focus_core.retrofit import retrofit

@@ -57,7 +57,14 @@ def result_of(request: dict[str, Any]) -> dict[str, Any]:
                 more["change"] = -0.05 if gate == "paper" else -0.01 * entry["config"]["temperature"]
             full = make_variant(entry["variant"], entry["config"]).to_dict()
             rows.append(row(entry["variant"], entry["label"], length, config=full, **more))
-    about = {**comparison()["about"], "lengths": request["lengths"], "text": request["text_name"], "theory": []}
+    about = {**comparison()["about"], "lengths": request["lengths"], "text": request["text_name"]}
+    about["theory"] = [
+        {"key": r["key"], "label": r["label"], "length": n, "attention": share, "model": 0.5 + share / 2}
+        for r in rows[: len(entries)]
+        for n in (128, 256, 512, 1024, 2048)
+        if r["served"]
+        for share in (r["kept_pairs"] if r["variant"] == "dense" else r["kept_pairs"] * (256 / n) ** 0.5,)
+    ]
     return {"about": about, "rows": rows, "complete": True}
 
 

@@ -8,6 +8,7 @@ import torch
 
 from focus_core.benchmark.comparison import compare, paired_change
 from focus_core.benchmark.prefill import cache_bytes, peak_bytes, prefill, rotated, spread, watched
+from focus_core.compat import cache_of
 from focus_core.errors import Cancelled, InvalidInput, TooLarge
 from focus_core.evaluation.likelihood import token_nll
 from focus_core.evaluation.recorders import PairCounter
@@ -265,7 +266,7 @@ def test_a_watched_variant_gives_the_same_output_and_leaves_the_registry_alone()
     assert type(make("random")) is type(timed)
     facts = facts_of(model)
     sets = facts.layers * 40 * 8
-    assert cache_bytes(found.past_key_values) == facts.layers * 40 * 2 * facts.kv_heads * facts.head_dim * 4 + sets
+    assert cache_bytes(cache_of(found)) == facts.layers * 40 * 2 * facts.kv_heads * facts.head_dim * 4 + sets
 
 
 def test_the_backend_that_auto_takes_is_said():
