@@ -6,7 +6,7 @@ from typing import Any
 
 import streamlit as st
 
-from app.ui.guard import show_error
+from app.ui.guard import guarded, show_error
 
 POLL_SECONDS = 0.5
 
@@ -43,6 +43,10 @@ def job_status(
 
 
 def _watch(engine: Any, job_id: str, key: str, what: str, session: str | None) -> None:
+    guarded(lambda: _progress(engine, job_id, key, what, session))
+
+
+def _progress(engine: Any, job_id: str, key: str, what: str, session: str | None) -> None:
     job = engine.get(job_id)
     if job is None or job.state not in ("queued", "running"):
         st.rerun()

@@ -31,10 +31,9 @@ def run_box(page: Page) -> None:
     job = page.engine.get(job_id) if job_id else None
     with st.container(key="run_box"):
         if job is not None and not job.finished:
-            prepare_id = st.session_state.get("_prepare", {}).get(page.model)
-            prepare = page.engine.get(prepare_id) if prepare_id else None
+            prepare = _preparation(page)
             if prepare is not None and not prepare.finished:
-                job_status(page.engine, prepare_id, key="prepare", what="getting the model ready, once", session=None)
+                job_status(page.engine, prepare.id, key="prepare", what="getting the model ready, once", session=None)
             else:
                 job_status(page.engine, job_id, key="run", what="the run", session=page.session)
             return
@@ -46,7 +45,18 @@ def run_box(page: Page) -> None:
             job_status(page.engine, job_id, key="run", what="the run", session=page.session)
             if job.error:
                 ways_out(page, f"{job.error.message} {job.error.hint}")
+                return
+        elif (prepare := _preparation(page)) is not None and prepare.state == "failed":
+            show_error(prepare.error.message, prepare.error.hint)
+            ways_out(page, f"{prepare.error.message} {prepare.error.hint}")
+            return
         _run_button(page, request)
+
+
+def _preparation(page: Page) -> Any:
+    """The job that loads the selected model; None when this session asked for none."""
+    job_id = st.session_state.get("_prepare", {}).get(page.model)
+    return page.engine.get(job_id) if job_id else None
 
 
 def _run_button(page: Page, request: dict[str, Any]) -> None:
@@ -82,8 +92,15 @@ def ways_out(page: Page, words: str) -> None:
         st.button("Take a shipped passage", key="way_text", on_click=use_text, args=(texts.names()[0],))
     if page.variant != "dense":
         st.button("Look at dense attention", key="way_dense", on_click=use_variant, args=("dense",))
+    st.button("Try again", key="way_again", icon=":material/refresh:", on_click=try_again, args=(page,))
     if st.button("Back to the shipped example", key="way_reset", icon=":material/restart_alt:"):
         reset()
+
+
+def try_again(page: Page) -> None:
+    """Forget that this run, or the model's preparation, failed (a button's callback)."""
+    st.session_state.get("_prepare", {}).pop(page.model, None)
+    selection.forget(page.request())
 
 
 def use_text(name: str) -> None:

@@ -123,6 +123,11 @@ def remember(request: dict[str, Any], job_id: str) -> None:
     st.session_state.setdefault("_runs", {})[fingerprint(request)] = {"job": job_id}
 
 
+def forget(request: dict[str, Any]) -> None:
+    """Let a request be asked for again."""
+    st.session_state.get("_runs", {}).pop(fingerprint(request), None)
+
+
 def asked(request: dict[str, Any]) -> str | None:
     """The job under which this session asked for a request."""
     run = st.session_state.get("_runs", {}).get(fingerprint(request))

@@ -72,6 +72,8 @@ def _model(notices: list[str]) -> str:
         elif reason := links.refused(model):
             st.warning(reason)
             model = _default_model()
+    elif not entries[choice].available:
+        st.warning(f"It is not on this machine yet. To get it: `{entries[choice].how_to_get}`")
     elif entries[choice].note:
         st.caption(entries[choice].note)
     st.session_state["_model"] = model

@@ -9,7 +9,7 @@ from analysis import overview as words
 from app.ui import runs, settings, texts
 from app.ui.badges import badge
 from app.ui.bars import Bar, bars, shown
-from app.ui.guard import plain
+from app.ui.guard import guarded, plain
 from app.ui.links import dismiss_notices
 from app.ui.strip import token_strip
 from app.ui.strip.data import MAX_SHOWN, Lost, heads_of, lost_keys, router_count, router_of, strip_data
@@ -31,7 +31,9 @@ def render(page: Page) -> None:
         return
     found = words.figures(trace)
     st.markdown(f"#### {words.answer(found)}", help=_what_ran(trace))
-    _notices(page, trace)
+    # A container of its own keeps the strip's place among the elements, and so its DOM and scroll, when notices come.
+    with st.container(key="notices"):
+        _notices(page, trace)
     picture, numbers = st.columns([3.4, 1], gap="medium")
     with numbers:
         _figures(page, trace, found)
@@ -142,6 +144,10 @@ def _figures(page: Page, trace: Trace, found: words.Figures) -> None:
 @st.fragment
 def _picture(page: Page) -> None:
     """The strip and what belongs to the held token: only this part reruns when a token is held."""
+    guarded(lambda: _strip_and_held(page))
+
+
+def _strip_and_held(page: Page) -> None:
     trace = page.trace
     layer = min(page.layer, int(trace.provenance["layers"]) - 1)
     with st.container(horizontal=True, vertical_alignment="center", gap="medium"):
@@ -193,8 +199,12 @@ def _pin(trace: Trace) -> int | None:
 
 def _select(trace: Trace) -> tuple[int, int] | None:
     """A token that the page itself wants held: from a button, or again after another page was open."""
-    if KEY not in st.session_state and (pin := _pin(trace)) is not None:
-        hold(pin)
+    if KEY not in st.session_state:
+        pin = _pin(trace)
+        if pin is None:
+            st.session_state.pop("_select", None)
+        else:
+            hold(pin)
     return st.session_state.get("_select")
 
 

@@ -170,6 +170,8 @@ def test_a_failed_run_says_why_and_the_old_picture_stays(start, error):
     assert error.message in said(at)
     assert at.metric
     assert bool([b for b in at.button if b.key == "way_limit"]) == ("700" in error.hint)
+    at.button(key="way_again").click().run()
+    assert error.message not in said(at)
 
 
 def test_stop_answers_at_once_and_the_run_can_be_asked_for_again(start):
@@ -210,3 +212,23 @@ def test_no_trace_at_all_still_shows_the_page(start, monkeypatch, tmp_path):
     at = AppTest.from_file(MAIN, default_timeout=60).run()
     assert not at.exception
     assert "Nothing has run here yet" in said(at)
+
+
+def test_a_model_that_cannot_be_prepared_says_why(start):
+    at = start(seconds=1000)
+    for job in engine().jobs.values():
+        job.error = InvalidInput("There is no model here.", "Name another.")
+    at.run()
+    assert "There is no model here" in said(at)
+    at.button(key="way_reset").click().run()
+    assert not at.exception
+    assert at.sidebar.selectbox(key="model").value == "smollm2"
+
+
+def test_a_server_open_to_others_keeps_to_its_list(start, monkeypatch):
+    monkeypatch.setenv("FOCUS_LAB_MODELS", "smollm2,some/model")
+    at = start(model="another")
+    at.sidebar.text_input(key="model_id").input("/etc/passwd")
+    at.run()
+    assert "does not load" in "".join(w.value for w in at.sidebar.warning)
+    assert not [r for _, r in engine().submitted if r["model"] != "smollm2"]

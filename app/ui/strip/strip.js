@@ -114,6 +114,7 @@ class Strip {
     this.ids = data.ids ? unpack(data.ids, Int32Array) : null;
     this.state = new Uint8Array(n);
     this.box.replaceChildren(part);
+    if (this.pin !== null) this.send(null);
     this.pin = this.query = null;
     this.root.dataset.built = String(Number(this.root.dataset.built || 0) + 1);
     this.root.dataset.buildMs = (performance.now() - began).toFixed(1);
