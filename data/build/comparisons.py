@@ -60,6 +60,7 @@ def main() -> None:
     parser.add_argument("--lengths", default="512,1024,2048,4096")
     parser.add_argument("--repeats", type=int, default=9)
     parser.add_argument("--windows", type=int, default=4)
+    parser.add_argument("--gate-windows", type=int, default=16, help="windows of 1,024 tokens for the gates; 0: none")
     parser.add_argument("--device")
     parser.add_argument("--name", default="cpu", help="end of the files' names")
     options = parser.parse_args()
@@ -67,8 +68,8 @@ def main() -> None:
     text = assets.load_text(options.text).text
     lengths = [int(n) for n in options.lengths.split(",")]
     wanted = [("compare", lines(options.adapter), lengths, options.repeats, options.windows)]
-    if options.adapter:
-        wanted.append(("gates", gates(options.adapter, options.paper), [1024], 1, 16))
+    if options.adapter and options.gate_windows:
+        wanted.append(("gates", gates(options.adapter, options.paper), [1024], 1, options.gate_windows))
     for kind, entries, sizes, repeats, windows in wanted:
         result = compare(loaded, entries, text, sizes, repeats=repeats, windows=windows, progress=_say)
         command = shlex.join(["python", "-m", "data.build.comparisons", *sys.argv[1:]])

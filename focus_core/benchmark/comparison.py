@@ -23,7 +23,7 @@ from focus_core.benchmark.prefill import (
     watched,
 )
 from focus_core.compat import cache_of
-from focus_core.errors import Cancelled, FocusError, InvalidInput, TooLarge
+from focus_core.errors import Cancelled, FocusError, InvalidInput, TooLarge, Unsupported
 from focus_core.evaluation.environment import environment
 from focus_core.evaluation.recorders import PairCounter
 
@@ -86,8 +86,8 @@ def compare(
         windows: most windows scored.
         load_adapter: loads an adapter by name; default: from ``data/adapters`` or a folder.
         progress: fraction and sentence.
-        partial: called with ``{"about": ...}`` once, then ``{"row": ...}`` when a line has been scored and again when
-            it has been timed; rows of one ``key`` and ``length`` replace one another.
+        partial: called with ``{"about": ...}`` at each length, then ``{"row": ...}`` when a line has been scored and
+            again as it is timed; rows of one ``key`` and ``length`` replace one another.
         cancel: asked before each forward pass.
 
     Returns:
@@ -135,9 +135,10 @@ class _Run:
         self.done = 0
 
     def all(self) -> dict[str, Any]:
-        if self.partial:
-            self.partial({"about": self.about})
         for length in self.lengths:
+            # Again at each length: a long run's earliest parts may have been let go.
+            if self.partial:
+                self.partial({"about": self.about})
             dense_nll = None
             alive = []
             for entry in list(self.entries):
@@ -153,7 +154,9 @@ class _Run:
                 except FocusError as error:
                     self._refuse(entry, length, error.message, error.hint)
                     continue
-                except MemoryError:
+                except (MemoryError, RuntimeError) as error:
+                    if isinstance(error, RuntimeError) and "memory" not in str(error):
+                        raise
                     self._refuse(entry, length, f"Not enough memory for {length:,} tokens.", "Try a shorter length.")
                     continue
                 dense_nll = nll if dense_nll is None else dense_nll
@@ -175,6 +178,8 @@ class _Run:
                 parts.append(token_nll(self.loaded.model, self.ids[:, w * length : (w + 1) * length]).cpu().numpy()[0])
                 watch.next_window()
         nll = np.stack(parts).astype(np.float64)
+        if not np.isfinite(nll).all():
+            raise Unsupported(f"The model gave values that are not finite in {self.about['dtype']}.", "Use float32.")
         config = row["config"]
         reach = config.get("window", 0) + config.get("sinks", 0)
         row |= {
@@ -231,13 +236,20 @@ class _Run:
                     with retrofit(self.loaded.model, variants[entry.key], adapter=entry.adapter):
                         whole[entry.key].append(timed_prefill(self.loaded.model, self.ids[:, :length]))
                     inside[entry.key].append(watches[entry.key].take())
+                done = repeat + 1
+                # Rounds 1, 2, 4, 8, ...: a run that is killed has lost half its repeats at most.
+                if done < self.repeats and done & repeat == 0:
+                    self._emit_timed(entries, length, whole, inside)
         finally:
-            for entry in entries:
-                row = self.rows[entry.key, length]
-                if whole[entry.key]:
-                    row |= _timings(entry.key, entries[0].key, whole, inside)
-                row["complete"] = len(whole[entry.key]) == self.repeats
-                self._emit(row)
+            self._emit_timed(entries, length, whole, inside)
+
+    def _emit_timed(self, entries: list[Entry], length: int, whole: dict, inside: dict) -> None:
+        for entry in entries:
+            row = self.rows[entry.key, length]
+            if whole[entry.key]:
+                row |= _timings(entry.key, entries[0].key, whole, inside)
+            row["complete"] = len(whole[entry.key]) == self.repeats
+            self._emit(row)
 
     def _keep_scored(self, entry: Entry, length: int) -> None:
         if "ppl" in self.rows[entry.key, length]:

@@ -185,13 +185,14 @@ def test_cancelling_while_scoring_keeps_the_lines_before(loaded):
 def test_progress_rises_and_partial_rows_come_before_the_end(loaded):
     seen, fractions = [], []
     compare(
-        loaded, [WINDOW], TEXT, [64], repeats=2, partial=seen.append, progress=lambda f, message: fractions.append(f)
+        loaded, [WINDOW], TEXT, [64], repeats=3, partial=seen.append, progress=lambda f, message: fractions.append(f)
     )
     assert fractions == sorted(fractions)
     assert fractions[-1] < 1
     assert "about" in seen[0]
-    states = [(p["row"]["variant"], "ms" in p["row"]) for p in seen if "row" in p]
-    assert states == [("dense", False), ("window", False), ("dense", True), ("window", True)]
+    states = [(p["row"]["variant"], p["row"].get("ms", {}).get("n")) for p in seen if "row" in p]
+    scored = [("dense", None), ("window", None)]
+    assert states == [*scored, *(("dense", n) if i else ("window", n) for n in (1, 2, 3) for i in (1, 0))]
 
 
 def test_what_the_model_cannot_take_is_refused_and_the_rest_runs(loaded):
@@ -199,6 +200,29 @@ def test_what_the_model_cannot_take_is_refused_and_the_rest_runs(loaded):
     assert {r["variant"] for r in found["rows"]} == {"dense", "window"}
     assert [r["label"] for r in found["about"]["refused"]] == ["Focus"]
     assert "needs a trained adapter" in found["about"]["refused"][0]["reason"]
+
+
+def test_memory_that_runs_out_costs_one_line_and_other_faults_are_not_hidden(monkeypatch):
+    model = tiny_model("llama")
+    loaded = SimpleNamespace(model=model, tokenizer=tiny_tokenizer(), facts=facts_of(model), name="tiny")
+    attend = type(make("window")).attend
+
+    def fail(message):
+        def attending(self, call):
+            raise RuntimeError(message)
+
+        return attending
+
+    monkeypatch.setattr(type(make("window")), "attend", fail("DefaultCPUAllocator: can't allocate memory"))
+    found = compare(loaded, [WINDOW, RANDOM], TEXT, [64], repeats=1)
+    assert {r["variant"] for r in found["rows"]} == {"dense", "random"}
+    assert found["about"]["refused"][0]["reason"] == "Not enough memory for 64 tokens."
+    monkeypatch.setattr(type(make("window")), "attend", fail("shapes do not match"))
+    with pytest.raises(RuntimeError, match="shapes"):
+        compare(loaded, [WINDOW], TEXT, [64], repeats=1)
+    monkeypatch.setattr(type(make("window")), "attend", lambda self, call: attend(self, call) * float("nan"))
+    found = compare(loaded, [WINDOW], TEXT, [64], repeats=1)
+    assert "not finite" in found["about"]["refused"][0]["reason"]
 
 
 def test_lengths_that_nothing_fills_are_refused_with_numbers(loaded):
