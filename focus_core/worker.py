@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from focus_core.models.loading import Loaded
 
 _PROGRESS_GAP = 0.05
-_NICE = 10
+_NICE = 5
 _LOADING_SHARE = 0.2
 
 

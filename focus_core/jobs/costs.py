@@ -13,6 +13,8 @@ from focus_core.errors import TooLarge
 from focus_core.jobs.files import read_json, write_json
 
 _KEPT_RATIOS = 15
+_MAX_REFUSING_FACTOR = 3.0
+"""Slowness beyond this is a busy machine's, and no reason to refuse a run."""
 RESERVE_BYTES = 256 << 20
 """Memory that a run must leave to the rest of the machine."""
 
@@ -82,7 +84,7 @@ class Host:
 
         def fits(n: int) -> bool:
             seconds, need = cost(n)
-            time_fits = seconds * factor + fixed[0] <= self.max_seconds
+            time_fits = seconds * min(factor, _MAX_REFUSING_FACTOR) + fixed[0] <= self.max_seconds
             return time_fits and need + fixed[1] + RESERVE_BYTES <= self.free_bytes
 
         raw, need = cost(size)
@@ -116,10 +118,11 @@ class Observed:
         }
 
     def factor(self, kind: str) -> float:
-        """Median ratio of the last runs of this kind; 1 until there is one."""
+        """Lower median of 1 and the ratios of the last runs of this kind."""
         with self._lock:
             ratios = self._ratios.get(kind)
-            return statistics.median(ratios) if ratios else 1.0
+            # With 1 among them, one run beside a busy neighbour does not decide.
+            return statistics.median_low([1.0, *ratios]) if ratios else 1.0
 
     def add(self, kind: str, raw_seconds: float, seconds: float) -> None:
         """Remember what a run took."""

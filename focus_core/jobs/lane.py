@@ -13,7 +13,7 @@ from focus_core.jobs.job import CANCELLED, DONE, FAILED, RUNNING, Job, Problem
 from focus_core.jobs.process import WorkerProcess
 from focus_core.jobs.store import Store
 
-CANCEL_GRACE = 1.5
+CANCEL_GRACE = 1.2
 START_PATIENCE = 60.0
 
 

@@ -33,6 +33,8 @@ class WorkerProcess:
         environment["PYTHONPATH"] = os.pathsep.join(filter(None, [root, environment.get("PYTHONPATH", "")]))
         environment["TOKENIZERS_PARALLELISM"] = "false"
         environment["PYTHONUNBUFFERED"] = "1"
+        # Threads that spin while they wait would take the cores from the app.
+        environment.setdefault("OMP_WAIT_POLICY", "PASSIVE")
         if handlers:
             environment[EXTRA] = ",".join(handlers)
         self.events: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
@@ -51,7 +53,9 @@ class WorkerProcess:
             env=environment,
             start_new_session=True,
         )
-        assert self.process.stdin is not None and self.process.stdout is not None and self.process.stderr is not None
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        assert self.process.stderr is not None
         self._input, self._output, self._messages = self.process.stdin, self.process.stdout, self.process.stderr
         self._readers = [
             threading.Thread(target=self._read_events, daemon=True, name="focus-worker-events"),
