@@ -92,7 +92,7 @@ def check_cache(cache: Any, layer: int, native: bool, owner: tuple) -> None:
     if kind not in ((DynamicLayer, DynamicSlidingWindowLayer) if native else (DynamicLayer, StateLayer)):
         name = getattr(kind, "__name__", "nothing")
         raise Unsupported(f"Layer {layer} has a cache of type {name}, which a retrofit cannot read.", _USE_DYNAMIC)
-    if kind is StateLayer and found.get_seq_length() and found.owner != owner:
+    if isinstance(found, StateLayer) and found.get_seq_length() and found.owner != owner:
         raise Unsupported(
             f"The cache of layer {layer} was begun by another variant, other settings or another adapter.", _START_NEW
         )

@@ -21,10 +21,22 @@ class Pattern(ABC):
     Queries are the last ``queries`` of the ``keys`` positions (bottom-right causal).
     """
 
-    batch: int
     heads: int
-    queries: int
-    keys: int
+
+    @property
+    @abstractmethod
+    def batch(self) -> int:
+        """Number of sequences."""
+
+    @property
+    @abstractmethod
+    def queries(self) -> int:
+        """Number of query positions."""
+
+    @property
+    @abstractmethod
+    def keys(self) -> int:
+        """Number of key positions."""
 
     @abstractmethod
     def tile(self, batch: int, head: int, rows: slice, cols: slice) -> np.ndarray:

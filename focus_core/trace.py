@@ -71,7 +71,11 @@ class Trace:
         mass = np.zeros(query + 1)
         heads = list(range(q.shape[0])) if heads is None else heads
         for h in heads:
-            s = k[h // share, : query + 1].astype(np.float32) @ q[h, query].astype(np.float32) * self.provenance["scale"]
+            s = (
+                k[h // share, : query + 1].astype(np.float32)
+                @ q[h, query].astype(np.float32)
+                * self.provenance["scale"]
+            )
             if cap := self.provenance["softcap"]:
                 s = cap * np.tanh(s / cap)
             if own is not None:
@@ -88,9 +92,8 @@ class Trace:
         handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-", suffix=".npz")
         os.close(handle)
         try:
-            np.savez_compressed(
-                temporary, document=np.frombuffer(json.dumps(document).encode(), np.uint8), **self.arrays
-            )
+            stored: dict[str, Any] = {"document": np.frombuffer(json.dumps(document).encode(), np.uint8), **self.arrays}
+            np.savez_compressed(temporary, **stored)
             os.replace(temporary, path)
         finally:
             Path(temporary).unlink(missing_ok=True)

@@ -73,8 +73,9 @@ class Memberships:
         for layer, keys in self._keys.items():
             differs = self._rows(layer, upto) != other._rows(layer, upto)
             moved = differs.any(-1) if differs.ndim == 3 else differs
-            if keys is not None:
-                moved = moved | (keys[:, :upto] != other._keys[layer][:, :upto])
+            theirs = other._keys[layer]
+            if keys is not None and theirs is not None:
+                moved = moved | (keys[:, :upto] != theirs[:, :upto])
             count += int(moved.sum())
             where = np.flatnonzero(moved.any(0))
             first = min(first, int(where[0])) if len(where) else first

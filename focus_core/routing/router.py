@@ -93,7 +93,7 @@ class Router(Adapter):
         with torch.autocast(hidden.device.type, enabled=False):
             h = hidden.float()[:, None]
             keys = h @ self.key_projection[layer].float()
-            queries = h @ self.query_projection[layer].float() if self.directed else keys
+            queries = keys if self.query_projection is None else h @ self.query_projection[layer].float()
             centroids = self.centroids[layer].float()
             if not self.is_paper:
                 keys = F.normalize(keys, dim=-1)

@@ -199,7 +199,7 @@ def _step(accelerator, routed, optimizer, meter, training_ids, settings, step) -
             move_duals(meter.router, meter)
         share = meter.share().amax(-1)
         metrics |= {
-            "gate": variant.gate,
+            "gate": variant.to_dict()["gate"],
             "largest_group": share.max().item(),
             "mean_largest_group": share.mean().item(),
         }

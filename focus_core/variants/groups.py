@@ -64,6 +64,7 @@ class GroupedVariant(Variant):
         """See Variant.pattern."""
         from focus_core.pattern import GroupPattern
 
+        assert call.cached is not None, "prepare gives every token its set"
         first = None if call.first_key is None else call.first_key.cpu().numpy()
         bits = call.fresh.cpu().numpy(), call.cached.cpu().numpy()
         return GroupPattern(*bits, call.query.shape[1], self.window, self.sinks, first)

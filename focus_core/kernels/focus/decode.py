@@ -47,6 +47,7 @@ def focus_decode(q, k, v, query_bits, key_bits, *, window, sinks, first, scale, 
     # A mask row for every stacked query head of every key head.
     mask, empty = (x.repeat_interleave(each, 1).repeat(1, 1, share, 1) for x in (mask, empty))
     stacked = q.reshape(batch, kv_heads, share * queries, -1)
-    out, lse = block_attention(stacked, *parts, mask, scale=scale, softcap=softcap)
+    kept_keys, kept_values = parts
+    out, lse = block_attention(stacked, kept_keys, kept_values, mask, scale=scale, softcap=softcap)
     out, lse = out.masked_fill(empty, 0), lse.masked_fill(empty.squeeze(3), float("-inf"))
     return out.reshape(batch, heads, queries, -1), lse.reshape(batch, heads, queries)

@@ -61,7 +61,7 @@ def key_segments(key_bits: torch.Tensor, first: torch.Tensor | None, sinks: int)
     left = key_bits.masked_fill(j < begin, 0).reshape(-1)
     row = torch.arange(batch * routers).repeat_interleave(keys)
     at = j.repeat(batch * routers)
-    codes = []
+    codes: list[torch.Tensor] = []
     while True:
         some = left.nonzero().squeeze(1)
         if not len(some) and codes:
