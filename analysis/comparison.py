@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from typing import Any
-
-import pandas as pd
+from typing import TYPE_CHECKING, Any
 
 from analysis.numbers import duration, memory, operations, percent, sig3, times
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 ENOUGH_TOKENS = 200
 BADGES = {
@@ -125,6 +126,9 @@ def _with_spread(spread: dict[str, float] | None, show: Any) -> str:
 
 def table(result: dict[str, Any], *, recorded: bool = False) -> pd.DataFrame:
     """One line a variant and length, as people read it; spreads are the 10th to the 90th percentile."""
+    # Pandas takes 0.3 s to import, and the app's first page has no table.
+    import pandas as pd
+
     lines = []
     for row in sorted(scored(result), key=lambda r: (r["length"], not is_baseline(r))):
         interval = None if is_baseline(row) else change_interval(row)
