@@ -5,7 +5,7 @@ import itertools
 import pytest
 import torch
 
-from focus_core.kernels.focus import cpu, focus_attention
+from focus_core.kernels.focus import blocks, focus_attention
 from tests.kernels.cases import make, random_sets
 
 BACKENDS = ["cpu", "chunked", "auto"]
@@ -163,8 +163,7 @@ def test_uninitialised_memory_is_never_read(keys, queries):
 def test_small_budgets_cut_the_work_and_change_nothing(monkeypatch):
     call = make(batch=2, keys=500, groups=4, query_groups=2, key_groups=2)
     wanted = focus_attention(*call, window=40, sinks=2, backend="cpu")
-    monkeypatch.setattr(cpu, "BLOCK_SCORES", 1 << 14)
-    monkeypatch.setattr("focus_core.kernels.focus.near.BLOCK_SCORES", 1 << 14)
+    monkeypatch.setattr(blocks, "BLOCK_SCORES", 1 << 14)
     monkeypatch.setattr("focus_core.kernels.masked._STRIPE_SCORES", 1 << 17)
     torch.testing.assert_close(focus_attention(*call, window=40, sinks=2, backend="cpu"), wanted, rtol=1e-5, atol=1e-6)
     check("chunked", call, window=40, sinks=2)

@@ -107,7 +107,7 @@ def test_the_cpu_backend_refuses_to_train():
 MEMORY = """
 import resource, torch
 from focus_core.kernels.focus import focus_attention
-torch.set_num_threads(1)
+torch.set_num_threads(2)
 n = 16384
 q, k, v = torch.randn(1, 4, n, 64), torch.randn(1, 2, n, 64), torch.randn(1, 2, n, 64)
 sets = torch.ones((), dtype=torch.int64) << torch.randint(0, 16, (2, 1, 2, n))

@@ -8,8 +8,13 @@ import torch
 
 from focus_core.kernels.checks import wide
 
-BLOCK_SCORES = 1 << 22
-"""Scores that one call may hold at once, over all its blocks and heads."""
+BLOCK_SCORES = 1 << 21
+"""The most scores of one call, over all its blocks and heads: its arrays stay near the cores."""
+
+
+def piece_budget(scores: int) -> int:
+    """Scores that one piece of work should take, for threads to share a small job evenly too."""
+    return min(BLOCK_SCORES, max(scores // 8, BLOCK_SCORES // 16))
 
 
 def block_attention(q, k, v, mask, *, scale: float, softcap: float | None = None):

@@ -6,15 +6,18 @@ time order. The two sets are disjoint, so their results merge exactly by log-sum
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 
 from focus_core.errors import InvalidInput
 from focus_core.kernels.checks import wide
-from focus_core.kernels.focus.blocks import BLOCK_SCORES, block_attention
+from focus_core.kernels.focus.blocks import block_attention, piece_budget
 from focus_core.kernels.focus.decode import DECODE_QUERIES, focus_decode
 from focus_core.kernels.focus.near import merge_near
 from focus_core.kernels.focus.rows import Rows, rows_of
 from focus_core.kernels.focus.segments import Blocks, KeySegments, buckets, key_segments, query_blocks, without_lowest
+from focus_core.kernels.focus.work import run_all
 
 
 def focus_cpu(q, k, v, query_bits, key_bits, *, window, sinks, first_key, scale, softcap, return_lse):
@@ -103,10 +106,10 @@ class _Far:
 
     def run(self, out: torch.Tensor, lse: torch.Tensor, fresh: bool, scale: float, softcap: float | None) -> None:
         """Add this pass to ``out`` (spots + 1, D) and ``lse``; ``fresh`` when no earlier pass wrote there."""
-        size = self.blocks.query.shape[1]
-        cells = size * self.share * self.kv_each
-        for start, stop in buckets(self.blocks.length, cells, BLOCK_SCORES):
-            part, part_lse, spot = self._bucket(slice(start, stop), scale, softcap)
+        cells = self.blocks.query.shape[1] * self.share * self.kv_each
+
+        def bucket(cut: slice) -> None:
+            part, part_lse, spot = self._bucket(cut, scale, softcap)
             if not fresh:
                 before = lse.index_select(0, spot)
                 # Both are -inf where neither pass has a kept pair: keep what is there.
@@ -115,6 +118,10 @@ class _Far:
                 part_lse = torch.logaddexp(before, part_lse)
             out.index_copy_(0, spot, part)
             lse.index_copy_(0, spot, part_lse)
+
+        # Blocks of one pass write to different rows (a query is in one block a pass), so they may run together.
+        budget = piece_budget(cells * sum(self.blocks.length))
+        run_all([partial(bucket, slice(*run)) for run in buckets(self.blocks.length, cells, budget)])
 
     def _bucket(self, cut: slice, scale: float, softcap: float | None):
         blocks, length = self.blocks, self.blocks.length[cut.start]

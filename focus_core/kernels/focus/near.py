@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 
-from focus_core.kernels.focus.blocks import BLOCK_SCORES, block_attention
+from focus_core.kernels.focus.blocks import block_attention, piece_budget
 from focus_core.kernels.focus.rows import Rows
+from focus_core.kernels.focus.work import run_all
 
 
 def merge_near(
@@ -36,20 +39,27 @@ def merge_near(
     keys = kv_shape[1]
     size = min(256, max(64, window // 2 // 64 * 64))
     span = sinks + size + window - 1
-    each = max(1, BLOCK_SCORES // (size * heads * span))
     count = -(-queries // size)
+    cells = size * heads * span
+    each = max(1, piece_budget(cells * count) // cells)
     offset = keys - queries
+    plain = _mask(torch.zeros(1, 1, dtype=torch.long), -keys, size, window, sinks, keys)
+
+    def piece(b: int, begin: int, start: int, stop: int, edge: int) -> None:
+        block = torch.arange(start, stop)[:, None]
+        i0 = block * size + offset
+        mask = plain if start >= edge else _mask(i0, begin, size, window, sinks, keys)
+        _merge(rows, out[b], lse[b], b, block, i0, mask, begin, size, window, sinks, kv_shape, scale, softcap)
+
+    pieces = []
     for b in range(batch):
         begin = 0 if first is None else int(first[b])
         # From here on a block sees every sink apart from its window, so all its masks are alike.
         edge = min(count, max(0, -(-(begin + sinks + window - 1 - offset) // size)))
-        plain = _mask(torch.zeros(1, 1, dtype=torch.long), -keys, size, window, sinks, keys)
         for low, high in ((0, edge), (edge, count)):
-            for start in range(low, high, each):
-                block = torch.arange(start, min(start + each, high))[:, None]
-                i0 = block * size + offset
-                mask = _mask(i0, begin, size, window, sinks, keys) if low < edge else plain
-                _merge(rows, out[b], lse[b], b, block, i0, mask, begin, size, window, sinks, kv_shape, scale, softcap)
+            cuts = range(low, high, each)
+            pieces += [partial(piece, b, begin, start, min(start + each, high), edge) for start in cuts]
+    run_all(pieces)
 
 
 def _mask(i0: torch.Tensor, begin: int, size: int, window: int, sinks: int, keys: int) -> torch.Tensor:
