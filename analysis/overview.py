@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from analysis.numbers import percent, sig3
 from focus_core.trace import Trace
 
 MIN_JUDGED = 200
@@ -59,27 +60,6 @@ def figures(trace: Trace) -> Figures:
     )
 
 
-def three(value: float) -> str:
-    """Three significant figures, never in exponent form."""
-    if value == 0 or not math.isfinite(value):
-        return "0" if value == 0 else "unknown"
-    digits = max(0, 2 - math.floor(math.log10(abs(value))))
-    return f"{value:,.{digits}f}"
-
-
-def percent(share: float) -> str:
-    """A share as a percentage with three significant figures."""
-    return "100 %" if share >= 0.9995 else f"{three(100 * share)} %"
-
-
-def signed(share: float) -> str:
-    """A relative change as a signed percentage."""
-    if abs(share) < 5e-5:
-        return "0.00 %"
-    size = abs(100 * share)
-    return f"{'+' if share > 0 else '−'}{three(size) if size >= 1 else f'{size:.2f}'} %"
-
-
 def answer(found: Figures) -> str:
     """The page's question answered in one sentence with this run's numbers."""
     kept = percent(found.kept_pairs)
@@ -87,7 +67,9 @@ def answer(found: Figures) -> str:
         return "Here every token sees every earlier one: all pairs are computed."
     if not found.judged:
         return f"Here {kept} of the pairs are computed; {found.scored} scored tokens are too few to judge the cost."
-    numbers = f"perplexity goes from {three(found.dense_ppl)} to {three(found.ppl)} ({signed(found.change)})"
+    numbers = (
+        f"perplexity goes from {sig3(found.dense_ppl)} to {sig3(found.ppl)} ({percent(found.change, signed=True)})"
+    )
     if found.change <= max(0.01, min(2 * found.spread, 0.03)):
         return f"No: with {kept} of the pairs, {numbers}."
     if found.change <= 0.1:
@@ -102,7 +84,7 @@ def difference(live: Trace, recorded: Trace) -> str:
     now, then = figures(live), figures(recorded)
     found = []
     if abs(now.ppl / then.ppl - 1) > 5e-3:
-        found.append(f"perplexity {three(then.ppl)} became {three(now.ppl)}")
+        found.append(f"perplexity {sig3(then.ppl)} became {sig3(now.ppl)}")
     if abs(now.kept_pairs - then.kept_pairs) > 2e-3:
         found.append(f"pairs kept {percent(then.kept_pairs)} became {percent(now.kept_pairs)}")
     if "key_bits" in live.arrays and "key_bits" in recorded.arrays:
@@ -121,7 +103,7 @@ def partial_warning(trace: Trace) -> str:
     each = len(trace) / max(1, len(trace.text))
     return (
         f"{percent(float(partial.mean()))} of this text's tokens are only parts of characters "
-        f"({three(each)} tokens a character): groups may reflect bytes rather than words."
+        f"({sig3(each)} tokens a character): groups may reflect bytes rather than words."
     )
 
 

@@ -6,6 +6,7 @@ import numpy as np
 import streamlit as st
 
 from analysis import overview as words
+from analysis.numbers import percent, sig3
 from app.ui import runs, settings, texts
 from app.ui.badges import badge
 from app.ui.bars import Bar, bars, shown
@@ -116,8 +117,8 @@ def _figures(page: Page, trace: Trace, found: words.Figures) -> None:
     here = float(here.mean() if page.head is None else here[page.head])
     st.metric(
         "Pairs computed",
-        words.percent(found.kept_pairs),
-        f"{words.percent(here)} in layer {layer}",
+        percent(found.kept_pairs),
+        f"{percent(here)} in layer {layer}",
         help="Of all causal query-key pairs, mean over heads.",
         **_SUB,
     )
@@ -126,17 +127,17 @@ def _figures(page: Page, trace: Trace, found: words.Figures) -> None:
         mass = float(mass.mean() if page.head is None else mass[page.head])
         st.metric(
             "Dense attention kept",
-            words.percent(found.mass_kept),
-            f"{words.percent(mass)} in layer {layer}",
+            percent(found.mass_kept),
+            f"{percent(mass)} in layer {layer}",
             help="Share of the dense model's attention that lies on the computed pairs.",
             **_SUB,
         )
     st.metric(
         "Perplexity against dense",
-        words.signed(found.change) if found.judged else "too short to judge",
+        percent(found.change, signed=True) if found.judged else "too short to judge",
         f"± {100 * found.spread:.2f} %, {found.scored:,} tokens" if found.judged else f"{found.scored} scored tokens",
-        help=f"How much worse (+) or better (−) the model predicts this text: {words.three(found.dense_ppl)} dense, "
-        f"{words.three(found.ppl)} with these pairs only. ± is the standard error over this text's tokens.",
+        help=f"How much worse (+) or better (−) the model predicts this text: {sig3(found.dense_ppl)} dense, "
+        f"{sig3(found.ppl)} with these pairs only. ± is the standard error over this text's tokens.",
         **_SUB,
     )
 
@@ -234,13 +235,13 @@ def _held(page: Page, trace: Trace, layer: int, router: int, token: int, mode: s
         bars(_rows(trace, lost, np.argsort(-lost.mass, kind="stable")[:8]))
     with right:
         count = f"{len(lost.keys)} token{'s' if len(lost.keys) > 1 else ''}"
-        said = f"{count} with {words.percent(lost.lost_share)} of its attention" if len(lost.keys) else "nothing"
+        said = f"{count} with {percent(lost.lost_share)} of its attention" if len(lost.keys) else "nothing"
         st.markdown(
             f"**What was lost**: {said}",
             help="A dropped token among those that together hold 90 % of this query's dense attention.",
         )
         bars(_rows(trace, lost, lost.keys[:8]), empty="All tokens that together hold 90 % of its attention are kept.")
-        st.caption(f"All dropped tokens together held {words.percent(lost.share)}.")
+        st.caption(f"All dropped tokens together held {percent(lost.share)}.")
 
 
 def _near(trace: Trace, layer: int) -> str:

@@ -36,13 +36,6 @@ def test_a_short_text_is_not_judged_and_dense_is_said_to_be_dense():
     assert "all pairs" in words.answer(words.figures(make_trace(LONG, window=10**6)))
 
 
-def test_three_significant_figures():
-    assert [words.three(x) for x in (38.519, 0.01234, 1234.6, 0)] == ["38.5", "0.0123", "1,235", "0"]
-    assert words.percent(0.30912) == "30.9 %"
-    assert words.percent(0.9999) == "100 %"
-    assert (words.signed(0.0123), words.signed(-0.00321), words.signed(0)) == ("+1.23 %", "−0.32 %", "0.00 %")
-
-
 def test_rounding_is_no_difference_and_more_is_said():
     recorded = make_trace(LONG)
     assert words.difference(recorded, recorded) == ""
