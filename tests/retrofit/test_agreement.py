@@ -21,7 +21,8 @@ def gated(model):
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("variant", [make("dense"), make("window", {"window": 64, "sinks": 0}), Routed(window=40)])
 def test_keeping_everything_is_the_native_model(family, variant):
-    model, ids = tiny_model(family), tokens(2, 40)
+    # Some versions run Gemma 2 on SDPA by default, which leaves out its soft cap.
+    model, ids = tiny_model(family, attn_implementation="eager"), tokens(2, 40)
     native = model(ids).logits
     with retrofit(model, variant):
         assert far(model(ids).logits, native) < TOLERANCE

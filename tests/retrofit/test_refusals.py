@@ -4,6 +4,7 @@ import pytest
 import torch
 from transformers import DynamicCache, GPT2Config, GPT2LMHeadModel, StaticCache
 
+from focus_core import compat
 from focus_core.errors import InvalidInput, Unsupported
 from focus_core.retrofit import NAME, retrofit
 from focus_core.variants import make
@@ -184,7 +185,7 @@ def test_image_blocks_and_masks_of_a_model():
     model = tiny_model("gemma3")
     embeds = torch.zeros(1, 8, 4)
     given = {"config": model.config, "inputs_embeds": embeds, "attention_mask": None}
-    given[next(iter({"cache", "past_key_values"} & set(create_causal_mask.__wrapped__.__code__.co_varnames)))] = None
+    given[compat.cache_keyword(model)] = None
     blocks = torch.tensor([[-1, -1, 0, 0, 0, -1, -1, -1]])
     with retrofit(model, Routed()):
         assert model.config._attn_implementation == NAME
