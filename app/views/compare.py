@@ -244,6 +244,13 @@ def _picture(page: Page, shown: Shown | None, result: dict[str, Any]) -> None:
     )
     for said in words.losses(result, size, measure or "time"):
         st.markdown(f":orange[:material/trending_down:] {plain(said)}")
+    whole = [row["label"] for row in words.scored(result, size) if row.get("dense_by_definition")]
+    if whole:
+        st.info(
+            f"At {size:,} tokens the window and the first tokens reach everything, so {plain(', '.join(whole))} "
+            f"{'is' if len(whole) == 1 else 'are'} dense attention by definition. Longer texts tell more.",
+            icon=":material/straighten:",
+        )
     if points:
         st.caption("Open squares were recorded on other text and lengths: hover for where and when.")
 

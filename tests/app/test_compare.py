@@ -6,6 +6,7 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 from focus_core import assets
+from focus_core.errors import InvalidInput
 from tests.app import fake_compare
 from tests.comparisons import comparison, dense, row
 
@@ -132,6 +133,28 @@ def test_a_stopped_run_keeps_its_rows_and_marks_them(start):
     assert "The comparison was cancelled" in words
     assert len(at.dataframe[0].value) == 2
     assert "Focus K=16 q4k1 keeps" in words
+
+
+def test_a_worker_that_dies_leaves_a_sentence_the_rows_and_a_way_on(start):
+    at = run(start(FAKE_SECONDS="60", FAKE_ROWS="2"))
+    job = next(j for j in engine().jobs.values() if j.kind == "compare")
+    job.error = InvalidInput("The worker ended in the middle of the run.", "Run it again.")
+    at.run()
+    assert not at.exception
+    assert "The worker ended in the middle of the run." in said(at)
+    assert "partial" in said(at)
+    assert len(at.dataframe[0].value) == 2
+    assert at.button(key="compare_way_shorter").label == "Leave out 1,024 tokens"
+    assert at.button(key="compare_run").label.startswith("Run")
+
+
+def test_a_text_inside_the_window_is_said_to_be_dense(start, tmp_path):
+    rows = [dense(128), row("window", "window 128 + 4", 128, dense_by_definition=True)]
+    document = {"about": comparison()["about"], "rows": rows, "complete": True}
+    (tmp_path / "compare-x.json").write_text(json.dumps(document))
+    words = said(start())
+    assert "At 128 tokens the window and the first tokens reach everything" in words
+    assert "too short to judge" in words
 
 
 def test_changed_choices_leave_the_last_result_standing_and_say_so(start):
