@@ -9,7 +9,7 @@ from focus_core import assets
 from focus_core.errors import InvalidInput
 from focus_core.handlers._shapes import Shape, shape_of
 from focus_core.jobs.costs import Estimate, Host
-from focus_core.models.catalog import DEFAULT, check_allowed, prepared_default
+from focus_core.models.catalog import DEFAULT, allowed_models, check_allowed, prepared_default
 from focus_core.variants import VARIANTS, make
 
 if TYPE_CHECKING:
@@ -41,6 +41,8 @@ def text_of(request: dict[str, Any]) -> tuple[str, str | None]:
     """
     text, name = request.get("text"), request.get("text_name")
     if text is None and name:
+        if name not in (names := assets.text_names()):
+            raise InvalidInput(f"There is no shipped text {name!r}.", f"Shipped texts: {', '.join(names)}.")
         return assets.load_text(name).text, name
     if not isinstance(text, str) or not text.strip():
         raise InvalidInput("The text is empty.", "Write or choose some text.")
@@ -65,14 +67,16 @@ def count_tokens(text: str, name: str | None, model: str) -> tuple[int, bool]:
 
 
 def adapter_folder(name: str | None) -> Path | None:
-    """Folder of a shipped adapter by its name, or of any by its path.
+    """Folder of a shipped adapter by its name, or of any by its path where models are not limited to a list.
 
     Raises:
-        InvalidInput: there is no adapter there.
+        InvalidInput: there is no adapter there, or it is not shipped and there is a list.
     """
     if name is None or name == "":
         return None
     shipped = assets.adapters()
+    if name not in shipped and allowed_models() is not None:
+        raise InvalidInput(f"The adapter {name!r} is not on this server's list.", f"It can be {', '.join(shipped)}.")
     folder = Path(shipped[name]["path"]) if name in shipped else Path(name).expanduser()
     if not (folder / "focus_config.json").is_file():
         known = f"Shipped: {', '.join(shipped)}; or give a folder." if shipped else "Give the folder of one."

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from focus_core import __version__
 from focus_core.jobs.files import cache_folder, read_json, write_json
 
 FORMAT = 1
@@ -45,7 +46,7 @@ def default_root() -> Path:
 
 def key_of(kind: str, request: dict[str, Any], identity: Any = None) -> str:
     """Hash of everything that decides the result; the name of the run's folder."""
-    document = json.dumps([FORMAT, kind, request, identity], sort_keys=True, ensure_ascii=False)
+    document = json.dumps([FORMAT, __version__, kind, request, identity], sort_keys=True, ensure_ascii=False)
     return hashlib.sha256(document.encode("utf-8", "surrogatepass")).hexdigest()[:32]
 
 

@@ -173,6 +173,17 @@ def test_no_partial_files_are_left(engine):
     assert not list(engine.store.root.rglob("*.jsonl"))
 
 
+def test_a_server_with_a_list_opens_nothing_else(engine, models, monkeypatch):
+    monkeypatch.setenv("FOCUS_LAB_MODELS", str(models / "b"))
+    job = engine.submit("trace", ask(models))
+    assert "is not on this server's list" in job.error.message
+    adapter = {"variant": "focus", "config": {}, "adapter": str(models / "adapter")}
+    job = engine.submit("trace", ask(models, model=str(models / "b"), **adapter))
+    assert "is not on this server's list" in job.error.message
+    job = engine.submit("trace", ask(models, model=str(models / "b"), text=None, text_name=__file__))
+    assert "There is no shipped text" in job.error.message
+
+
 def test_shapes_are_read_without_torch(models):
     shape = shape_of(str(models / "a"))
     assert (shape.layers, shape.heads, shape.kv_heads, shape.head_dim, shape.context) == (2, 9, 3, 16, 1024)
