@@ -57,8 +57,8 @@ def _row(row: Bar, top: float) -> str:
 
 _STYLE = """<style>
 .fl-bars{font-size:.86rem;display:grid;gap:.16rem}
-.fl-row{display:grid;gap:.6rem;align-items:center;
-grid-template-columns:minmax(3.5rem,7rem) 2.6rem minmax(3rem,1fr) 3.4rem 5.8rem}
+.fl-row{display:grid;gap:.5rem;align-items:center;
+grid-template-columns:minmax(3rem,5.5rem) 2.4rem minmax(3rem,1fr) 3.1rem 5rem}
 .fl-row .t{font-weight:600;white-space:nowrap;overflow:hidden;text-overflow:ellipsis}
 .fl-row .p,.fl-row .n{opacity:.68;white-space:nowrap;overflow:hidden;text-overflow:ellipsis}
 .fl-row .p{text-align:right;font-variant-numeric:tabular-nums}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,7 +37,7 @@ class Source:
     recorded: Trace | None = None
 
 
-@st.cache_resource(max_entries=4, show_spinner=False)
+@st.cache_resource(max_entries=3, show_spinner=False)
 def load_trace(path: str, modified: float) -> Trace:
     """Read a Trace once a server; treated as read-only."""
     return Trace.load(path)
@@ -114,8 +115,8 @@ def _finished(engine: Any, request: dict[str, Any]) -> str | None:
 
 
 def fingerprint(request: dict[str, Any]) -> str:
-    """A request as one key."""
-    return json.dumps(request, sort_keys=True, ensure_ascii=False)
+    """A request as one short key, so that a session does not keep every text that was tried."""
+    return hashlib.sha256(json.dumps(request, sort_keys=True).encode()).hexdigest()
 
 
 def remember(request: dict[str, Any], job_id: str) -> None:

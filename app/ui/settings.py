@@ -106,7 +106,7 @@ def _adapter(model: str, kind: str, notices: list[str]) -> str | None:
 
 
 def _field(variant: str, adapter: str | None, name: str, spec: dict[str, Any]) -> Any:
-    label = name.replace("_", " ").capitalize()
+    label = name.replace("_", " ").replace("topk", "top-k").capitalize()
     default, help = spec["default"], spec.get("help")
     key = field_key(variant, adapter, name)
     common = {"key": key, "help": help, "persist_state": "session"}

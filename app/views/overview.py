@@ -134,8 +134,10 @@ def _figures(page: Page, trace: Trace, found: words.Figures) -> None:
         )
     st.metric(
         "Perplexity against dense",
-        percent(found.change, signed=True) if found.judged else "too short to judge",
-        f"± {100 * found.spread:.2f} %, {found.scored:,} tokens" if found.judged else f"{found.scored} scored tokens",
+        percent(found.change, signed=True) if found.judged else "–",
+        f"± {100 * found.spread:.2f} %, {found.scored:,} tokens"
+        if found.judged
+        else f"too short to judge: {found.scored} tokens",
         help=f"How much worse (+) or better (−) the model predicts this text: {sig3(found.dense_ppl)} dense, "
         f"{sig3(found.ppl)} with these pairs only. ± is the standard error over this text's tokens.",
         **_SUB,
@@ -227,7 +229,7 @@ def _held(page: Page, trace: Trace, layer: int, router: int, token: int, mode: s
             "token before it; this is what that token could draw on in this layer."
         )
     if lost is None:
-        st.caption(f"Queries and keys of layer {layer} were not recorded; those of {_near(trace, layer)} were.")
+        _not_recorded(trace, layer)
         return
     left, right = st.columns(2, gap="large")
     with left:
@@ -244,9 +246,20 @@ def _held(page: Page, trace: Trace, layer: int, router: int, token: int, mode: s
         st.caption(f"All dropped tokens together held {percent(lost.share)}.")
 
 
-def _near(trace: Trace, layer: int) -> str:
+def _not_recorded(trace: Trace, layer: int) -> None:
     have = trace.attention_layers
-    return f"layer {min(have, key=lambda other: abs(other - layer))}" if have else "no layer"
+    st.caption(
+        f"Where dense attention went in layer {layer} is not in this recording."
+        + (f" {trace.provenance['note']}" if trace.provenance.get("note") else "")
+    )
+    if have:
+        near = min(have, key=lambda other: abs(other - layer))
+        if st.button(f"Show layer {near}", key="near_layer", on_click=_show_layer, args=(near,)):
+            st.rerun()
+
+
+def _show_layer(layer: int) -> None:
+    st.session_state["layer"] = layer
 
 
 def _rows(trace: Trace, lost: Lost, keys: np.ndarray) -> list[Bar]:

@@ -155,6 +155,16 @@ def test_a_new_layer_keeps_the_spans_the_scroll_and_the_held_token(visit, app):
     assert "layer=1" in page.url
 
 
+def test_a_layer_without_queries_and_keys_offers_the_nearest_that_has_them(visit, app):
+    page = visit(app + "/?layer=0")
+    settle(page)
+    page.locator(".fl .text span.c").nth(120).click()
+    page.get_by_role("button", name="Show layer 1").click()
+    page.get_by_text("Where its dense attention went").wait_for()
+    page.wait_for_function("() => window.fl.strip.data.layer === 1 && window.fl.strip.pin === 120")
+    assert "layer=1" in page.url
+
+
 def test_the_damage_map_recolours_the_same_spans(visit, app):
     page = visit(app)
     settle(page)
