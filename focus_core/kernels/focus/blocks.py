@@ -14,7 +14,7 @@ BLOCK_SCORES = 1 << 21
 
 def piece_budget(scores: int) -> int:
     """Scores that one piece of work should take, for threads to share a small job evenly too."""
-    return min(BLOCK_SCORES, max(scores // 8, BLOCK_SCORES // 16))
+    return min(BLOCK_SCORES, max(scores // 4, BLOCK_SCORES // 16))
 
 
 def block_attention(q, k, v, mask, *, scale: float, softcap: float | None = None):

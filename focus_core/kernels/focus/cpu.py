@@ -17,7 +17,7 @@ from focus_core.kernels.focus.decode import DECODE_QUERIES, focus_decode
 from focus_core.kernels.focus.near import merge_near
 from focus_core.kernels.focus.rows import Rows, rows_of
 from focus_core.kernels.focus.segments import Blocks, KeySegments, buckets, key_segments, query_blocks, without_lowest
-from focus_core.kernels.focus.work import run_all
+from focus_core.kernels.focus.work import conduct, run_all
 
 
 def focus_cpu(q, k, v, query_bits, key_bits, *, window, sinks, first_key, scale, softcap, return_lse):
@@ -32,11 +32,11 @@ def focus_cpu(q, k, v, query_bits, key_bits, *, window, sinks, first_key, scale,
     keys = k.shape[2]
     window, sinks = min(window, keys), min(sinks, keys)
     settings = {"window": window, "sinks": sinks, "first": first, "scale": scale, "softcap": softcap}
-    with torch.no_grad():
-        if q.shape[2] <= DECODE_QUERIES:
+    if q.shape[2] <= DECODE_QUERIES:
+        with torch.no_grad():
             out, lse = focus_decode(q, k, v, query_bits, key_bits, **settings)
-        else:
-            out, lse = _prefill(q, k, v, query_bits, key_bits, **settings)
+    else:
+        out, lse = conduct(partial(_prefill, q, k, v, query_bits, key_bits, **settings))
     out = out.to(q.dtype)
     return (out, lse) if return_lse else out
 
