@@ -13,7 +13,13 @@ FACTORY = "FOCUS_LAB_ENGINE"
 """Environment variable ``module:function`` that builds another engine with the same methods."""
 
 
-@st.cache_resource(show_spinner=False)
+def _close(engine: Any) -> None:
+    """Clearing Streamlit's caches must not leave a worker behind."""
+    if hasattr(engine, "close"):
+        engine.close()
+
+
+@st.cache_resource(show_spinner=False, on_release=_close)
 def _engine(factory: str) -> Any:
     module, _, function = factory.partition(":")
     return getattr(importlib.import_module(module), function)()
