@@ -89,6 +89,11 @@ def is_baseline(row: dict[str, Any]) -> bool:
     return row["variant"] == "dense"
 
 
+def cache_a_token(row: dict[str, Any]) -> float:
+    """Bytes of cache a token over all layers: measured where it was, else counted from the settings."""
+    return row["cache_bytes"] / row["length"] if row.get("cache_bytes") else row["kv_bytes_per_token"]
+
+
 def change_interval(row: dict[str, Any]) -> tuple[float, float] | None:
     """Perplexity change at two standard errors below and above; None when there is no error to tell."""
     error = row.get("nll_change_se")
@@ -147,7 +152,7 @@ def table(result: dict[str, Any], *, recorded: bool = False) -> pd.DataFrame:
                 "Counted attention / dense": times(row["operations"] / row["operations_dense"]),
                 "Counted attention": operations(row["operations"]),
                 "Peak memory": memory(row.get("peak_bytes")),
-                "Cache a token": memory(row["kv_bytes_per_token"]),
+                "Cache a token": memory(cache_a_token(row)),
                 "Scored tokens": row["scored"],
                 "Repeats": row["ms"]["n"] if row.get("ms") else 0,
                 "Backend": row.get("backend") or "",

@@ -193,7 +193,7 @@ def memory_bars(result: dict[str, Any]) -> go.Figure:
             ],
             hovertemplate=(
                 f"<b>{label}</b>, %{{x}}<br>%{{customdata[0]}} at the peak, %{{customdata[1]}} kept as the cache"
-                "<br>%{customdata[2]} a token counted<extra></extra>"
+                ", %{customdata[2]} a token<extra></extra>"
             ),
         )
     if not figure.data:

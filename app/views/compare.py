@@ -33,7 +33,7 @@ def render(page: Page) -> None:
     if page.notices:
         st.button("Understood", key="notices_ok", on_click=dismiss_notices, type="tertiary")
     options = comparisons.choices(page)
-    picture, controls = st.columns([2.6, 1], gap="medium")
+    picture, controls = st.columns([2.3, 1], gap="medium")
     with controls:
         request = _controls(page, options)
         _run(page, request)
@@ -220,7 +220,8 @@ def _picture(page: Page, shown: Shown | None, result: dict[str, Any]) -> None:
             label_visibility="collapsed",
         )
         if len(sizes) > 1:
-            if st.session_state.get(SIZE) not in sizes:
+            # The longest, also when it has only just arrived, until someone picks another.
+            if not st.session_state.get("_compare_picked") or st.session_state.get(SIZE) not in sizes:
                 st.session_state[SIZE] = sizes[-1]
             size = st.segmented_control(
                 "Length",
@@ -228,6 +229,8 @@ def _picture(page: Page, shown: Shown | None, result: dict[str, Any]) -> None:
                 required=True,
                 format_func=lambda n: f"{n:,} tokens",
                 key=SIZE,
+                on_change=_set,
+                args=("_compare_picked", True),
                 label_visibility="collapsed",
                 persist_state="session",
             )

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from focus_core.models.loading import Loaded
     from focus_core.variants.base import AttentionCall, Variant
 
-BLOCK = 128
+BLOCK = 64
 MAX_WINDOWS = 4
 
 
@@ -340,7 +340,7 @@ def paired_change(nll: np.ndarray, dense: np.ndarray) -> dict[str, float]:
         dense: (W, T) of dense.
 
     Returns:
-        ``nll_change`` (mean), ``nll_change_se`` (over blocks of 128 tokens, pairing keeps the text's own variation out;
+        ``nll_change`` (mean), ``nll_change_se`` (over blocks of 64 tokens, pairing keeps the text's own variation out;
         None with fewer than two blocks) and ``ppl_change`` as a share of dense's perplexity.
     """
     difference = nll - dense

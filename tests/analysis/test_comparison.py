@@ -6,6 +6,7 @@ from analysis.comparison import (
     BADGES,
     answer,
     badges,
+    cache_a_token,
     change_interval,
     crossover,
     lengths,
@@ -50,6 +51,12 @@ def test_an_untimed_row_shows_dashes_and_not_zero():
     shown = table({"rows": [row(ratio=None, complete=False)], "about": {}})
     assert shown.iloc[0]["Prefill"] == "–"
     assert shown.iloc[0]["Peak memory"] == "–"
+
+
+def test_the_cache_is_the_measured_one_where_there_is_one():
+    measured = row(cache_bytes=1024 * 50_000)
+    assert cache_a_token(measured) == 50_000
+    assert cache_a_token(row(ratio=None)) == 46_080
 
 
 def test_badges_say_what_a_number_hides():

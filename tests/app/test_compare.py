@@ -157,6 +157,19 @@ def test_a_text_inside_the_window_is_said_to_be_dense(start, tmp_path):
     assert "too short to judge" in words
 
 
+def test_the_picture_follows_the_longest_length_until_one_is_picked(start):
+    at = run(start(FAKE_SECONDS="60", FAKE_ROWS="10"))
+    assert at.session_state["compare_at"] == 512
+    job = next(j for j in engine().jobs.values() if j.kind == "compare")
+    job.takes = 0
+    at.run()
+    assert at.session_state["compare_at"] == 1024
+    picker = next(c for c in at.segmented_control if c.key == "compare_at")
+    picker.set_value(256).run()
+    at.run()
+    assert at.session_state["compare_at"] == 256
+
+
 def test_changed_choices_leave_the_last_result_standing_and_say_so(start):
     at = run(start())
     at.session_state["compare_lengths"] = [256]
