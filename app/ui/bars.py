@@ -44,7 +44,8 @@ def bars(rows: Iterable[Bar], *, empty: str = "") -> None:
 
 
 def _row(row: Bar, top: float) -> str:
-    color = palette.PAIRS.get(row.kind, palette.DROPPED)
+    # The sinks' dark would vanish on a dark page: there, as in the strip, it is the text's own colour.
+    color = "currentColor" if row.kind == "sink" else palette.PAIRS.get(row.kind, palette.DROPPED)
     width = 100 * row.share / top
     return (
         f"<div class='fl-row'><span class='t' dir='auto'>{escape(shown(row.label))}</span>"

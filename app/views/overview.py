@@ -28,7 +28,9 @@ def render(page: Page) -> None:
     trace = page.trace
     if trace is None:
         st.markdown("Nothing has run here yet: choose a model and a text, and press Run.")
-        runs.run_box(page)
+        with st.columns([1, 1.4])[0]:
+            runs.run_box(page)
+        _explain(page)
         return
     found = words.figures(trace)
     st.markdown(f"#### {words.answer(found)}", help=_what_ran(trace))
