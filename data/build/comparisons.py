@@ -64,6 +64,9 @@ def main() -> None:
     parser.add_argument("--device")
     parser.add_argument("--name", default="cpu", help="end of the files' names")
     options = parser.parse_args()
+    for name in filter(None, (options.adapter, options.paper)):
+        if name not in assets.adapters():
+            parser.error(f"no adapter {name!r} ships; there is {', '.join(assets.adapters()) or 'none'}")
     loaded = load_model(options.model, device=options.device)
     text = assets.load_text(options.text).text
     lengths = [int(n) for n in options.lengths.split(",")]
