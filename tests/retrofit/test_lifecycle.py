@@ -68,6 +68,22 @@ def test_a_forward_that_failed_does_not_disturb_the_next():
         assert [call.layer for call in watcher.calls] == [0, 1, 2]
 
 
+def test_an_interrupted_forward_does_not_hide_a_layer_of_the_next():
+    model, ids = tiny_model("llama"), tokens(2, 30)
+
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    with retrofit(model, Routed()):
+        stopping = model.model.layers[2].mlp.register_forward_hook(interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            model(ids)
+        stopping.remove()
+        model.model.layers[1].self_attn.forward = lambda hidden_states, **kwargs: (hidden_states, None)
+        with pytest.raises(Unsupported, match="Layers 1 of llama"):
+            model(ids)
+
+
 def test_the_text_part_of_a_model_that_sees_images():
     import transformers as t
 
@@ -159,6 +175,30 @@ def test_two_models_and_two_threads_do_not_mix():
         for thread in threads:
             thread.join()
     assert not wrong
+
+
+def test_two_threads_may_be_in_one_layer_at_once():
+    model, batches = tiny_model("llama", layers=1), [tokens(2, 30), tokens(2, 20, seed=1)]
+    meeting, found = threading.Barrier(2, timeout=60), {}
+
+    def meet(*_):
+        meeting.wait()
+
+    def work(index):
+        with torch.no_grad():
+            found[index] = model(batches[index]).logits
+
+    with torch.no_grad(), retrofit(model, Routed()):
+        expected = [model(ids).logits for ids in batches]
+        # Both threads have passed the layer's pre-hook, and neither has reached its attention.
+        hook = model.model.layers[0].self_attn.k_proj.register_forward_hook(meet)
+        threads = [threading.Thread(target=work, args=(i,)) for i in (0, 1)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        hook.remove()
+    assert all(far(found[i], expected[i]) < 1e-5 for i in (0, 1))
 
 
 def test_the_variant_may_be_replaced_between_forwards():
