@@ -5,6 +5,7 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 from app.ui import selection
+from focus_core import assets
 from focus_core.errors import InvalidInput, TooLarge
 from tests.app import fake
 
@@ -19,6 +20,7 @@ def start(monkeypatch):
 
     monkeypatch.setenv("FOCUS_LAB_ENGINE", "tests.app.fake:make")
     monkeypatch.setattr(selection, "traces_folder", selection.traces_folder)
+    monkeypatch.setattr(assets, "adapters", fake.shipped)
 
     def open_app(seconds: float = 0.0, **query: str) -> AppTest:
         monkeypatch.setenv(fake.SECONDS, str(seconds))

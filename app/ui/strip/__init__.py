@@ -10,6 +10,7 @@ import streamlit as st
 from analysis import palette
 
 HERE = Path(__file__).parent
+SCRIPTS = ("words.js", "strip.js")
 HTML = """<div class="fl"><div class="say"></div>
 <div class="text" tabindex="0" role="group" aria-label="The text. Arrow keys move, Enter holds a token, Escape lets go."
 ></div><div class="bar" aria-label="Legend"></div>
@@ -51,9 +52,8 @@ def css() -> str:
 
 @st.cache_resource(show_spinner=False)
 def _component(version: float) -> Any:
-    return st.components.v2.component(
-        "focus_lab_strip", html=HTML, css=css(), js=(HERE / "strip.js").read_text(encoding="utf-8")
-    )
+    js = "\n".join((HERE / name).read_text(encoding="utf-8") for name in SCRIPTS)
+    return st.components.v2.component("focus_lab_strip", html=HTML, css=css(), js=js)
 
 
 def token_strip(data: dict[str, Any], *, key: str) -> int | None:
@@ -63,8 +63,7 @@ def token_strip(data: dict[str, Any], *, key: str) -> int | None:
         data: of :func:`app.ui.strip.data.strip_data`.
         key: the element's key; the pin also stands in ``st.session_state[key].pinned`` before this is called.
     """
-    files = (HERE / "strip.js", HERE / "strip.css")
-    component = _component(max(file.stat().st_mtime for file in files))
+    component = _component(max((HERE / name).stat().st_mtime for name in (*SCRIPTS, "strip.css")))
     result = component(data=data, key=key, default={"pinned": None}, on_pinned_change=_noted)
     pinned = result.pinned
     return int(pinned) if pinned is not None else None
