@@ -84,8 +84,13 @@ class Trace:
             mass += e / e.sum()
         return mass / len(heads)
 
-    def save(self, path: str | Path) -> Path:
-        """Write one ``.npz`` atomically (arrays, text and provenance); no pickle."""
+    def save(self, path: str | Path, *, compress: bool = False) -> Path:
+        """Write one ``.npz`` atomically (arrays, text and provenance); no pickle.
+
+        Args:
+            path: the file; its folder is made.
+            compress: a tenth smaller where queries and keys are kept, and 35 times slower.
+        """
         path = Path(path)
         path.parent.mkdir(parents=True, exist_ok=True)
         document = {"format": FORMAT, "provenance": self.provenance, "text": self.text, "tokens": self.tokens}
@@ -93,7 +98,7 @@ class Trace:
         os.close(handle)
         try:
             stored: dict[str, Any] = {"document": np.frombuffer(json.dumps(document).encode(), np.uint8), **self.arrays}
-            np.savez_compressed(temporary, **stored)
+            (np.savez_compressed if compress else np.savez)(temporary, **stored)
             os.replace(temporary, path)
         finally:
             Path(temporary).unlink(missing_ok=True)

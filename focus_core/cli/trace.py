@@ -51,7 +51,7 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
         limit=args.limit,
         progress=progress,
     )
-    path = trace.save(args.out)
+    path = trace.save(args.out, compress=True)
     arrays = {name: list(value.shape) for name, value in trace.arrays.items()}
     size = path.stat().st_size
     return {"out": str(path), "bytes": size, "tokens": len(trace), "provenance": trace.provenance, "arrays": arrays}
