@@ -60,6 +60,14 @@ def figures(trace: Trace) -> Figures:
     )
 
 
+def change_text(change: float) -> str:
+    """A relative change with its sign: three figures, and two decimals of a per cent where it is small."""
+    if abs(change) >= 0.01:
+        return percent(change, signed=True)
+    size = f"{abs(100 * change):.2f}"
+    return f"{'' if size == '0.00' else '+' if change > 0 else '−'}{size} %"
+
+
 def answer(found: Figures) -> str:
     """The page's question answered in one sentence with this run's numbers."""
     kept = percent(found.kept_pairs)
@@ -67,9 +75,7 @@ def answer(found: Figures) -> str:
         return "Here every token sees every earlier one: all pairs are computed."
     if not found.judged:
         return f"Here {kept} of the pairs are computed; {found.scored} scored tokens are too few to judge the cost."
-    numbers = (
-        f"perplexity goes from {sig3(found.dense_ppl)} to {sig3(found.ppl)} ({percent(found.change, signed=True)})"
-    )
+    numbers = f"perplexity goes from {sig3(found.dense_ppl)} to {sig3(found.ppl)} ({change_text(found.change)})"
     if found.change <= max(0.01, min(2 * found.spread, 0.03)):
         return f"No: with {kept} of the pairs, {numbers}."
     if found.change <= 0.1:

@@ -136,7 +136,7 @@ def _figures(page: Page, trace: Trace, found: words.Figures) -> None:
         )
     st.metric(
         "Perplexity against dense",
-        percent(found.change, signed=True) if found.judged else "–",
+        words.change_text(found.change) if found.judged else "–",
         f"± {100 * found.spread:.2f} %, {found.scored:,} tokens"
         if found.judged
         else f"too short to judge: {found.scored} tokens",

@@ -55,3 +55,8 @@ def test_most_hurt_names_the_token_that_was_predicted():
     trace = with_change(make_trace(LONG), 0.0)
     trace.arrays["nll"][41] += 3
     assert words.most_hurt(trace)[0] == (42, pytest.approx(-3, abs=1e-4))
+
+
+def test_a_small_change_has_two_decimals_and_none_has_no_sign():
+    said = [words.change_text(x) for x in (0.0123, -0.0321, 0.00321, 7.7e-6, -7.7e-6)]
+    assert said == ["+1.23 %", "−3.21 %", "+0.32 %", "0.00 %", "0.00 %"]
