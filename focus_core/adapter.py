@@ -81,7 +81,10 @@ class Adapter(nn.Module):
             raise InvalidInput(f"{folder} holds an adapter of kind {document['kind']!r}.", f"Known kinds: {known}.")
         if model is not None:
             check_fingerprint(document["model"], fingerprint(model), str(folder))
-        adapter = cls(cls.config_class(**document["config"]))
+        try:
+            adapter = cls(cls.config_class(**document["config"]))
+        except TypeError as error:
+            raise InvalidInput(f"{folder} does not describe an adapter of kind {cls.kind!r} ({error}).") from None
         try:
             adapter.load_state_dict(load_file(Path(folder) / WEIGHTS_FILE), strict=True)
         except FileNotFoundError:
@@ -111,6 +114,8 @@ def read_config(folder: str | Path) -> dict[str, Any]:
         raise InvalidInput(f"There is no adapter at {folder}.", f"A folder with {CONFIG_FILE} is one.") from None
     except (OSError, ValueError) as error:
         raise InvalidInput(f"{path} cannot be read ({error}).") from None
+    if not isinstance(document, dict):
+        raise InvalidInput(f"{path} holds a {type(document).__name__}, not an adapter's settings.")
     missing = {"format", "kind", "config", "serve", "model", "record"} - set(document)
     if missing or document["format"] != FORMAT:
         what = f"lacks {', '.join(sorted(missing))}" if missing else f"has format {document['format']}"

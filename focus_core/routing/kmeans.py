@@ -46,7 +46,7 @@ class _HiddenSampler:
         self.states: dict[int, list[torch.Tensor]] = {}
 
     def record(self, call, variant) -> None:
-        self.states.setdefault(call.layer, []).append(call.hidden.detach().float().cpu().flatten(0, 1))
+        self.states.setdefault(call.layer, []).append(call.hidden.detach().to("cpu", torch.bfloat16).flatten(0, 1))
 
 
 def fit_kmeans(
@@ -88,7 +88,7 @@ def fit_kmeans(
             raise Cancelled()
         if progress is not None:
             progress(done / facts.layers, f"Clustering layer {layer + 1} of {facts.layers}")
-        fitted = MiniBatchKMeans(groups, random_state=seed, n_init=3, batch_size=4096).fit(torch.cat(states).numpy())
+        fitted = MiniBatchKMeans(groups, random_state=seed, n_init=3, batch_size=4096).fit(torch.cat(states).float().numpy())
         adapter.centroids[layer].copy_(torch.from_numpy(fitted.cluster_centers_))
     adapter.record = {"method": "k-means of the attention input", "tokens": windows.numel(), "seed": seed}
     adapter.serve = {"query_topk": 1, "key_topk": 1, "window": 128, "sinks": 4}

@@ -133,7 +133,8 @@ def straight_through_members(logits: torch.Tensor, k: int, temperature: float) -
     soft = soft_members(logits, k, temperature)
     chosen = logits.topk(min(k, logits.shape[-1]), dim=-1).indices
     hard = torch.zeros_like(logits).scatter_(-1, chosen, 1.0)
-    return hard + soft - soft.detach()
+    # The difference is zero to the last bit, so that the forward pass is the served membership itself.
+    return hard + (soft - soft.detach())
 
 
 def sinkhorn_over_sequence(logits: torch.Tensor, first_key: torch.Tensor | None) -> torch.Tensor:

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 from safetensors import safe_open
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from torch import nn
 
 from focus_core.errors import InvalidInput
@@ -33,24 +33,33 @@ def save_checkpoint(folder: Path, module: nn.Module, optimizer: torch.optim.Adam
         temporary.unlink(missing_ok=True)
 
 
-def load_checkpoint(folder: Path, module: nn.Module, optimizer: torch.optim.AdamW) -> dict[str, Any] | None:
-    """Restore module and optimizer in place and return the state; None when there is no checkpoint."""
+def read_state(folder: Path) -> dict[str, Any] | None:
+    """The state of the folder's checkpoint; None when there is no checkpoint."""
     path = folder / FILE
     if not path.exists():
         return None
-    parameters = dict(module.named_parameters())
     try:
         with safe_open(path, "pt") as file:
-            state = json.loads(file.metadata()["state"])
-            names = list(file.keys())
-            weights = {n.removeprefix("weight."): file.get_tensor(n) for n in names if n.startswith("weight.")}
-            module.load_state_dict(weights)
-            for name in names:
-                if name.startswith("optimizer."):
-                    _, key, parameter = name.split(".", 2)
-                    target = parameters[parameter]
-                    value = file.get_tensor(name)
-                    optimizer.state[target][key] = value if key == "step" else value.to(target.device)
+            return json.loads(file.metadata()["state"])
     except Exception as error:
-        raise InvalidInput(f"The checkpoint {path} cannot be read ({error}).", "Delete it to start again.") from None
-    return state
+        raise _unreadable(path, error) from None
+
+
+def load_checkpoint(folder: Path, module: nn.Module, optimizer: torch.optim.AdamW) -> None:
+    """Restore module and optimizer in place."""
+    path = folder / FILE
+    parameters = dict(module.named_parameters())
+    try:
+        tensors = load_file(path)
+        module.load_state_dict({n.removeprefix("weight."): t for n, t in tensors.items() if n.startswith("weight.")})
+        for name, value in tensors.items():
+            if name.startswith("optimizer."):
+                _, key, parameter = name.split(".", 2)
+                target = parameters[parameter]
+                optimizer.state[target][key] = value if key == "step" else value.to(target.device)
+    except Exception as error:
+        raise _unreadable(path, error) from None
+
+
+def _unreadable(path: Path, error: Exception) -> InvalidInput:
+    return InvalidInput(f"The checkpoint {path} cannot be read ({error}).", "Delete it to start again.")

@@ -7,6 +7,7 @@ import math
 from dataclasses import dataclass
 
 from focus_core.errors import InvalidInput
+from focus_core.variants import Variant, make
 
 KINDS = ("router", "temperature")
 FORMS = ("directed", "shared", "paper")
@@ -69,9 +70,10 @@ class TrainSettings:
                     f"Training setting {name} is {getattr(self, name)!r}.", f"It can be {', '.join(allowed)}."
                 )
         positive = (
-            "groups dim query_topk key_topk window steps context batch accumulate validate_every checkpoint_every"
+            "groups dim query_topk key_topk window steps context batch accumulate validate_every validation_windows "
+            "checkpoint_every learning_rate clip temperature_start temperature_end"
         )
-        for name in (*positive.split(), "validation_windows", "learning_rate", "clip", "temperature_end"):
+        for name in positive.split():
             if not getattr(self, name) > 0:
                 raise InvalidInput(f"Training setting {name} is {getattr(self, name)}.", "It must be more than 0.")
         if max(self.query_topk, self.key_topk) > self.groups:
@@ -90,10 +92,21 @@ class TrainSettings:
                 f"Nothing is far in {self.context} tokens when window and sinks keep {self.window + self.sinks}.",
                 f"Use a context over {self.window + self.sinks}, or a smaller window.",
             )
+        for step in (None, 0, self.steps - 1):
+            self.variant_at(step)
 
     def to_dict(self) -> dict:
         """The settings as plain values."""
         return dataclasses.asdict(self)
+
+    def variant_at(self, step: int | None) -> Variant:
+        """The variant of a training step, or the served one when ``step`` is None."""
+        if self.kind == "temperature":
+            return make("temperature", {"window": self.window, "sinks": self.sinks})
+        mask = {name: getattr(self, name) for name in ("groups", "query_topk", "key_topk", "window", "sinks")}
+        if step is None:
+            return make("focus", mask)
+        return make("focus", {**mask, "gate": self.gate_at(step), "temperature": self.temperature_at(step)})
 
     def learning_rate_at(self, step: int) -> float:
         """Linear warm-up, then cosine to zero."""

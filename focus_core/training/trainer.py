@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import os
@@ -14,12 +15,12 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from focus_core.adapter import Adapter
+from focus_core.adapter import Adapter, fingerprint
 from focus_core.errors import Cancelled, InvalidInput
 from focus_core.routing.balance import LoadMeter, move_bias, move_duals
 from focus_core.routing.router import Router, RouterConfig
 from focus_core.routing.temperature import FarTemperature, FarTemperatureConfig
-from focus_core.training.checkpoint import load_checkpoint, save_checkpoint
+from focus_core.training.checkpoint import load_checkpoint, read_state, save_checkpoint
 from focus_core.training.settings import TrainSettings
 from focus_core.variants import Variant, make
 
@@ -53,16 +54,6 @@ def new_adapter(facts: Any, settings: TrainSettings) -> Adapter:
             facts.layers, facts.hidden_size, settings.groups, settings.dim, routers, settings.form, settings.seed
         )
     )
-
-
-def variant_at(settings: TrainSettings, step: int | None) -> Variant:
-    """The variant of a training step, or the served one when ``step`` is None."""
-    if settings.kind == "temperature":
-        return make("temperature", {"window": settings.window, "sinks": settings.sinks})
-    mask = {name: getattr(settings, name) for name in ("groups", "query_topk", "key_topk", "window", "sinks")}
-    if step is None:
-        return make("focus", mask)
-    return make("focus", {**mask, "gate": settings.gate_at(step), "temperature": settings.temperature_at(step)})
 
 
 def train(
@@ -102,12 +93,11 @@ def train(
     accelerator = Accelerator(cpu=loaded.model.device.type == "cpu")
     adapter = new_adapter(loaded.facts, settings).to(loaded.model.device)
     optimizer = torch.optim.AdamW(adapter.parameters(), lr=settings.learning_rate, weight_decay=0.0)
-    state = load_checkpoint(out, adapter, optimizer) or _new_state(settings)
-    if state["settings"] != settings.to_dict():
-        changed = [k for k, v in settings.to_dict().items() if state["settings"].get(k) != v]
-        raise InvalidInput(
-            f"{out} holds a run with other settings ({', '.join(changed)}).", "Use another folder, or delete it."
-        )
+    state = _new_state(loaded.model, training_ids, validation_ids, settings)
+    if (found := read_state(out)) is not None:
+        _check_same_run(out, found, state)
+        load_checkpoint(out, adapter, optimizer)
+        state = found
     routed, optimizer = accelerator.prepare(RoutedModel(loaded.model, adapter), optimizer)
     meter = _meter(adapter, settings)
     validator = _Validator(loaded, adapter, validation_ids, settings)
@@ -122,7 +112,7 @@ def train(
             _write_record(out, state)
 
     for step in range(state["step"], settings.steps):
-        if cancel is not None and cancel():
+        if _stop_asked(accelerator, cancel):
             checkpoint()
             raise Cancelled(
                 f"Training stopped after {step} of {settings.steps} steps.", "Run it again to go on from here."
@@ -143,12 +133,18 @@ def train(
         if (step + 1) % settings.checkpoint_every == 0:
             checkpoint()
     checkpoint()
+    accelerator.wait_for_everyone()
     return Adapter.from_pretrained(out, loaded.model)
 
 
-def _new_state(settings: TrainSettings) -> dict[str, Any]:
+def _new_state(
+    model: nn.Module, training_ids: torch.Tensor, validation_ids: torch.Tensor, settings: TrainSettings
+) -> dict[str, Any]:
+    ids = torch.cat([training_ids, validation_ids]).to(torch.int64).cpu()
     return {
         "settings": settings.to_dict(),
+        "model": fingerprint(model),
+        "ids": hashlib.sha256(ids.numpy().tobytes()).hexdigest()[:16],
         "step": 0,
         "log": [],
         "best_ppl": None,
@@ -156,6 +152,26 @@ def _new_state(settings: TrainSettings) -> dict[str, Any]:
         "dense_ppl": None,
         "seconds": 0.0,
     }
+
+
+def _check_same_run(out: Path, found: dict[str, Any], asked: dict[str, Any]) -> None:
+    """Refuse to go on with another run than the one that the folder holds."""
+    changed = [name for name, value in asked["settings"].items() if found["settings"].get(name) != value]
+    if changed:
+        what = f"other settings ({', '.join(changed)})"
+    elif found.get("model") != asked["model"]:
+        what = "another model"
+    elif found.get("ids") != asked["ids"]:
+        what = "other texts"
+    else:
+        return
+    raise InvalidInput(f"{out} holds a run with {what}.", "Use another folder, or delete it.")
+
+
+def _stop_asked(accelerator: Any, cancel: Callable[[], bool] | None) -> bool:
+    """Whether any process was asked to stop: one that left alone would keep the others waiting for its gradients."""
+    asked = torch.tensor(float(cancel is not None and cancel()), device=accelerator.device)
+    return bool(accelerator.reduce(asked, "sum") > 0)
 
 
 def _check_lengths(training_ids: torch.Tensor, validation_ids: torch.Tensor, settings: TrainSettings) -> None:
@@ -174,7 +190,7 @@ def _meter(adapter: Adapter, settings: TrainSettings) -> LoadMeter | None:
 
 
 def _step(accelerator, routed, optimizer, meter, training_ids, settings, step) -> dict[str, Any]:
-    variant = variant_at(settings, step)
+    variant = settings.variant_at(step)
     for group in optimizer.param_groups:
         group["lr"] = settings.learning_rate_at(step)
     if meter is not None:
@@ -197,6 +213,7 @@ def _step(accelerator, routed, optimizer, meter, training_ids, settings, step) -
             move_bias(meter.router, meter, settings.balance_step_at(step))
         elif settings.balance == "sinkhorn":
             move_duals(meter.router, meter)
+            meter.router.bias.copy_(accelerator.reduce(meter.router.bias, "mean"))
         share = meter.share().amax(-1)
         metrics |= {
             "gate": variant.to_dict()["gate"],
@@ -225,7 +242,7 @@ class _Validator:
         return self._perplexity(make("dense"), None)[0]
 
     def served(self) -> dict[str, float]:
-        perplexity, pairs = self._perplexity(variant_at(self.settings, None), self.adapter)
+        perplexity, pairs = self._perplexity(self.settings.variant_at(None), self.adapter)
         return {"served_ppl": perplexity, "kept_pairs": pairs}
 
     @torch.no_grad()
@@ -247,7 +264,7 @@ class _Validator:
 def _keep(out: Path, adapter: Adapter, loaded: Any, settings: TrainSettings, state: dict, texts: str) -> None:
     from focus_core.evaluation.environment import environment
 
-    served = variant_at(settings, None).to_dict()
+    served = settings.variant_at(None).to_dict()
     adapter.serve = {name: value for name, value in served.items() if name in settings.to_dict()}
     adapter.record = {
         "settings": settings.to_dict(),

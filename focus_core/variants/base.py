@@ -138,7 +138,8 @@ class Variant:
                 allowed = ", ".join(map(str, limits["choices"]))
                 raise InvalidInput(f"{self.name}.{item.name} is {value!r}.", f"It can be {allowed}.")
             low, high = limits.get("minimum"), limits.get("maximum")
-            if (low is not None and value < low) or (high is not None and value > high):
+            # Not every value is comparable: NaN is in no range.
+            if not ((low is None or value >= low) and (high is None or value <= high)):
                 span = f"at least {low}" if high is None else f"at most {high}" if low is None else f"{low} to {high}"
                 raise InvalidInput(f"{self.name}.{item.name} is {value}.", f"It can be {span}.")
 

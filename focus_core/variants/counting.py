@@ -1,4 +1,4 @@
-"""Counted work of attention over a window and sinks, shared by the variants whose pairs are known beforehand."""
+"""Counted work of attention over a window and sinks, and of every causal pair (a window as long as the text)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def near_pairs(shape: Shape, window: int, sinks: int = 0) -> int:
     return rising + limit * max(0, last - max(first - 1, limit))
 
 
-def cost_of(shape: Shape, pairs: int, keys_read: int) -> Cost:
+def cost_of(shape: Shape, pairs: float, keys_read: int) -> Cost:
     """Cost of a call that keeps ``pairs`` a head and row and must read ``keys_read`` keys a KV head and row.
 
     Each pair costs a product for the score and one for the value; queries, the keys and values read, and the output

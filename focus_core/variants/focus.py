@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from focus_core.errors import InvalidInput, Unsupported
 from focus_core.variants.base import AttentionCall, Cost, Prepared, Shape, option
-from focus_core.variants.groups import GroupedVariant, pair_cost
+from focus_core.variants.counting import cost_of, near_pairs
+from focus_core.variants.dense import near_pattern
+from focus_core.variants.groups import GroupedVariant
 
 if TYPE_CHECKING:
     import torch
@@ -101,15 +103,8 @@ class Focus(GroupedVariant):
 
     def pattern(self, call: AttentionCall) -> GroupPattern:
         """The served sets; a soft gate computes every pair, so its pattern is dense."""
-        if self.served:
-            return super().pattern(call)
-        from focus_core.pattern import GroupPattern
-
-        first = None if call.first_key is None else call.first_key.cpu().numpy()
-        batch, heads, queries, _ = call.query.shape
-        keys = call.key.shape[2]
-        return GroupPattern.without_groups(batch, queries, keys, heads, window=keys, first_key=first)
+        return super().pattern(call) if self.served else near_pattern(call, window=call.key.shape[2])
 
     def cost(self, shape: Shape) -> Cost:
         """See Variant.cost; a soft gate computes every pair."""
-        return super().cost(shape) if self.served else pair_cost(shape, self.window, self.sinks, 1.0)
+        return super().cost(shape) if self.served else cost_of(shape, near_pairs(shape, shape.length), shape.length)

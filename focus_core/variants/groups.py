@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from focus_core.errors import InvalidInput
 from focus_core.variants.base import AttentionCall, Cost, Shape, Variant, option
+from focus_core.variants.counting import cost_of, near_pairs
 
 if TYPE_CHECKING:
     import torch
@@ -75,30 +76,10 @@ class GroupedVariant(Variant):
 
     def cost(self, shape: Shape) -> Cost:
         """See Variant.cost; far pairs are those of balanced groups."""
-        return pair_cost(shape, self.window, self.sinks, self.share_of_far_pairs(), SET_BYTES)
-
-
-def pair_cost(shape: Shape, window: int, sinks: int, far_share: float, state_bytes: int = 0) -> Cost:
-    """Cost of attention over window, sinks and a share of the far pairs."""
-    queries = shape.length if shape.queries is None else shape.queries
-    first = shape.length - queries
-    near = window + sinks
-    total = sum_to(shape.length) - sum_to(first)
-    # Query i has i + 1 causal keys, of which at most ``near`` are near.
-    kept_near = total if near >= shape.length else _capped_sum(first, shape.length, near)
-    pairs = kept_near + (total - kept_near) * far_share
-    kv = 2 * shape.kv_heads * shape.head_dim * shape.itemsize
-    moved = (
-        2 * queries * shape.heads * shape.head_dim * shape.itemsize + shape.length * (kv + state_bytes)
-    ) * shape.batch
-    return Cost(4 * pairs * shape.head_dim * shape.heads * shape.batch, moved, kv + state_bytes)
-
-
-def sum_to(n: int) -> int:
-    """1 + 2 + ... + n: the causal pairs of n tokens."""
-    return n * (n + 1) // 2
-
-
-def _capped_sum(first: int, last: int, cap: int) -> int:
-    below = min(max(cap, first), last)
-    return sum_to(below) - sum_to(first) + (last - below) * cap
+        near, every = near_pairs(shape, self.window, self.sinks), near_pairs(shape, shape.length)
+        cost = cost_of(shape, near + (every - near) * self.share_of_far_pairs(), shape.length)
+        return Cost(
+            cost.flops,
+            cost.bytes + shape.batch * shape.length * SET_BYTES,
+            cost.kv_bytes_per_token + SET_BYTES,
+        )

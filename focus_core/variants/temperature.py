@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from focus_core.variants.base import AttentionCall, Cost, Shape, Variant, option
-from focus_core.variants.groups import pair_cost
+from focus_core.variants.counting import cost_of, near_pairs
+from focus_core.variants.dense import near_pattern
 
 if TYPE_CHECKING:
     import torch
@@ -44,13 +45,8 @@ class Temperature(Variant):
 
     def pattern(self, call: AttentionCall) -> GroupPattern:
         """Every causal pair."""
-        from focus_core.pattern import GroupPattern
-
-        first = None if call.first_key is None else call.first_key.cpu().numpy()
-        batch, heads, queries, _ = call.query.shape
-        keys = call.key.shape[2]
-        return GroupPattern.without_groups(batch, queries, keys, heads, window=keys, first_key=first)
+        return near_pattern(call, window=call.key.shape[2])
 
     def cost(self, shape: Shape) -> Cost:
         """See Variant.cost."""
-        return pair_cost(shape, self.window, self.sinks, 1.0)
+        return cost_of(shape, near_pairs(shape, shape.length), shape.length)
