@@ -28,7 +28,7 @@ def select(view: View) -> Page:
         page = texts.limited(Page(engine, session_id(), model, text, variant, config, adapter))
         source = selection.find(engine, page.request()) if {"text", "variant"} <= set(view.needs) else None
         facts = facts_of(engine, model, source)
-        layer = _layer(facts, source, notices) if "layer" in view.needs else 0
+        layer = _layer(facts, notices) if "layer" in view.needs else 0
         head = _head(facts, notices) if "head" in view.needs else None
     return replace(page, layer=layer, head=head, source=source, notices=links.keep_notices(notices))
 
@@ -91,16 +91,15 @@ def facts_of(engine: Any, model: str, source: selection.Source | None) -> dict[s
     return (job.result or {}).get("facts") if job and job.state == "done" else None
 
 
-def _layer(facts: dict[str, Any] | None, source: selection.Source | None, notices: list[str]) -> int:
+def _layer(facts: dict[str, Any] | None, notices: list[str]) -> int:
     if facts is None:
         st.slider("Layer", 0, 1, 0, disabled=True, help="The model's layers are known after it has loaded.")
         return 0
     layers = int(facts["layers"])
-    recorded = source.trace.attention_layers if source else []
-    default = recorded[len(recorded) // 2] if recorded else layers // 2
-    default = min(default, layers - 1)
     if layers == 1:
         return 0
+    # The same for every run, since a link leaves the default out; early layers' groups are the easiest to read.
+    default = 1
     links.check("layer", range(layers), default, notices)
     return st.slider(
         "Layer",

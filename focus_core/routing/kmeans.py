@@ -36,7 +36,8 @@ class KMeansCentroids(Adapter):
     def logits(self, layer: int, hidden: torch.Tensor) -> torch.Tensor:
         """(B, 1, N, K): minus half the squared distance to each centroid, up to a constant of the token."""
         centroids = self.centroids[layer].float()
-        return (hidden.float() @ centroids.T - centroids.square().sum(-1) / 2)[:, None]
+        with torch.autocast(hidden.device.type, enabled=False):
+            return (hidden.float() @ centroids.T - centroids.square().sum(-1) / 2)[:, None]
 
 
 class _HiddenSampler:
