@@ -74,6 +74,8 @@ def table(document: dict[str, Any]) -> str:
     if d["parity"] is not None:
         p = d["parity"]
         lines.append(("parity", f"chunked prefill {p['chunked']:.2g}, decode {p['decode']:.2g} (largest difference)"))
+        moved = f"{p['bf16_flips']} of {p['bf16_memberships']:,} memberships differ from one prefill"
+        lines.append(("in bf16", f"{moved} when it is done in chunks"))
     lines.append(("seconds", d["seconds"]))
     return "\n".join([pairs(lines), *d["notes"]])
 

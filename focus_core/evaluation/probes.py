@@ -129,7 +129,8 @@ def parity(
 
     Returns:
         ``chunked`` and ``decode`` (largest absolute logit difference to the prefill), ``flips`` (memberships that
-        rounding moved), ``moved_memberships`` (those that the cache itself moved), ``tokens``.
+        rounding moved), ``moved_memberships`` (those that the cache itself moved), ``tokens``; and of the chunked
+        prefill in bf16, where rounding moves more, ``bf16_flips`` of ``bf16_memberships``.
     """
     import torch
 
@@ -155,6 +156,11 @@ def parity(
             result[name] = found.logits
             result["flips"] += found.flips
             result["moved_memberships"] += found.real
+    _stop(cancel)
+    with in_dtype(model, torch.bfloat16):
+        base = _prefill(model, variant, adapter, ids)
+        found = _compare(base, _pieces(model, variant, adapter, ids, plans["chunked"]), n)
+    result |= {"bf16_flips": found.flips, "bf16_memberships": base.members.count(n)}
     return result
 
 

@@ -81,6 +81,10 @@ class Memberships:
             first = min(first, int(where[0])) if len(where) else first
         return count, first
 
+    def count(self, upto: int) -> int:
+        """Number of (layer, router or head, token) that ``flips`` compares."""
+        return sum(len(pieces[0]) * upto for pieces in self._queries.values())
+
     def _rows(self, layer: int, upto: int) -> np.ndarray:
         pieces = self._queries[layer]
         if pieces[0].ndim == 2:
