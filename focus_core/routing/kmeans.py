@@ -89,7 +89,8 @@ def fit_kmeans(
             raise Cancelled()
         if progress is not None:
             progress(done / facts.layers, f"Clustering layer {layer + 1} of {facts.layers}")
-        fitted = MiniBatchKMeans(groups, random_state=seed, n_init=3, batch_size=4096).fit(torch.cat(states).float().numpy())
+        points = torch.cat(states).float().numpy()
+        fitted = MiniBatchKMeans(groups, random_state=seed, n_init=3, batch_size=4096).fit(points)
         adapter.centroids[layer].copy_(torch.from_numpy(fitted.cluster_centers_))
     adapter.record = {"method": "k-means of the attention input", "tokens": windows.numel(), "seed": seed}
     adapter.serve = {"query_topk": 1, "key_topk": 1, "window": 128, "sinks": 4}

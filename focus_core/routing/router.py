@@ -108,10 +108,12 @@ class Router(Adapter):
         """
         keys, queries, centroids = self.points(layer, hidden)
         bias = self.bias[layer][:, None].float()
-        key_logits = keys @ centroids.transpose(-1, -2) + bias
-        if not self.directed:
-            return key_logits, key_logits
-        return key_logits, queries @ centroids.transpose(-1, -2) + bias
+        # In bf16, near ties would be decided by rounding, and otherwise in prefill than in decode.
+        with torch.autocast(hidden.device.type, enabled=False):
+            key_logits = keys @ centroids.transpose(-1, -2) + bias
+            if not self.directed:
+                return key_logits, key_logits
+            return key_logits, queries @ centroids.transpose(-1, -2) + bias
 
 
 def soft_members(logits: torch.Tensor, k: int, temperature: float) -> torch.Tensor:
@@ -138,7 +140,7 @@ def straight_through_members(logits: torch.Tensor, k: int, temperature: float) -
 
 
 def sinkhorn_over_sequence(logits: torch.Tensor, first_key: torch.Tensor | None) -> torch.Tensor:
-    """The paper's assignment: Sinkhorn over the tokens of a sequence, rows last.
+    """The paper's assignment: Sinkhorn over the tokens of a sequence, columns first and rows last, in log space.
 
     It LEAKS: the column sums make a token's groups depend on later tokens (measured in the leak probe).
 
@@ -149,7 +151,7 @@ def sinkhorn_over_sequence(logits: torch.Tensor, first_key: torch.Tensor | None)
     Returns:
         (B, R, N, K), each row summing to one.
     """
-    q = logits.log_softmax(-1)
+    q = logits
     pad = torch.zeros(q.shape[0], 1, q.shape[2], 1, dtype=torch.bool, device=q.device)
     if first_key is not None:
         pad = (torch.arange(q.shape[2], device=q.device)[None] < first_key[:, None])[:, None, :, None]
