@@ -2,12 +2,13 @@
 
 Both run in fp32. Rounding can move a membership that lies on the edge between two groups, and a moved membership
 moves logits by far more than rounding: that is neither a leak nor a wrong cache. So where memberships differ, the
-same comparison runs in fp64: a difference that stays there is real; one that goes was rounding, is counted in
-``flips``, and the logits are compared before the first token that it touched.
+same comparison runs in fp64: a difference that stays there is real; one that goes was rounding and is counted in
+``flips``. The logits are then compared in fp32 before the first token that it touched, and in fp64 everywhere.
 """
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -205,8 +206,6 @@ class _Partition:
         self.worst = 0.0
 
     def record(self, call: AttentionCall, variant: Variant) -> None:
-        import dataclasses
-
         import torch
 
         if call.sliding_window is not None:
@@ -267,9 +266,12 @@ def _compare(one: _Run, other: _Run, upto: int) -> _Change:
 
 
 def _judge(found: _Change, exact: _Change) -> _Change:
-    """Tell memberships that rounding moved from those that still move in fp64."""
+    """Tell memberships that rounding moved from those that still move in fp64.
+
+    Where none does, fp64 shows all logits, those after the first that rounding moved as well.
+    """
     if not exact.flips:
-        return found
+        return dataclasses.replace(found, logits=max(found.logits, exact.anywhere))
     return _Change(found.anywhere, found.anywhere, max(0, found.flips - exact.flips), exact.flips)
 
 

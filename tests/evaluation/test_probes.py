@@ -74,6 +74,18 @@ class GroupedOnTheEdge(Grouped):
 
 
 @dataclass(frozen=True)
+class LeaksBehindRounding(GroupedOnTheEdge):
+    """The same, and the last layer reads one token ahead, where no later group can show it."""
+
+    def attend(self, call):
+        out = super().attend(call)
+        if call.layer < 1:
+            return out
+        share = call.query.shape[1] // call.value.shape[1]
+        return out + call.value.roll(-1, 2).repeat_interleave(share, 1)
+
+
+@dataclass(frozen=True)
 class ForgetsTheCache(Grouped):
     """Decodes with sets that are not those of the prefill."""
 
@@ -127,6 +139,13 @@ def test_rounding_is_counted_as_flips_and_not_called_a_leak(model, ids):
     assert found["flips"] > 0
     assert found["leaked_memberships"] == 0
     assert found["leak"] < 0.01
+
+
+def test_a_leak_behind_the_first_membership_that_rounding_moved_is_found(model, ids):
+    found = leak(model, LeaksBehindRounding(), None, ids)
+    assert found["flips"] > 0
+    assert found["leaked_memberships"] == 0
+    assert found["leak"] > 0.5
 
 
 def test_the_last_token_alone_can_leak(model, ids):
