@@ -1,0 +1,118 @@
+"""What ships in data/adapters and data/results: it loads, it can be served, and it says what is claimed of it."""
+
+import json
+
+import pytest
+import torch
+
+from focus_core.adapter import load_adapter
+from focus_core.assets import DATA, adapters, catalog
+from focus_core.routing.sets import members
+from focus_core.training.settings import TrainSettings
+from focus_core.variants import VARIANTS, make
+
+NAMES = sorted(adapters())
+VARIANT_OF = {cls.adapter_kind: name for name, cls in VARIANTS.items() if cls.adapter_kind}
+
+
+def result(name: str) -> dict:
+    return json.loads((DATA / "results" / f"eval-{name}.json").read_text("utf-8"))
+
+
+def test_the_adapters_are_there():
+    assert {"smollm2-directed-k16", "smollm2-shared-k4", "smollm2-shared-k8", "smollm2-temperature"} <= set(NAMES)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_shipped_adapter_has_the_shapes_of_its_config(name):
+    path, document = adapters()[name]["path"], adapters()[name]["config"]
+    adapter = load_adapter(path)
+    shape, base = document["config"], document["model"]
+    assert shape["layers"] == base["layers"] == 30
+    if document["kind"] == "temperature":
+        assert adapter.log_factor.shape == (30,)
+        assert adapter.log_factor.abs().max() > 0
+        return
+    lead = (30, shape["routers"])
+    assert shape["routers"] in (1, base["kv_heads"])
+    assert shape["hidden_size"] == base["hidden_size"] == 576
+    assert adapter.key_projection.shape == (*lead, 576, shape["dim"])
+    assert adapter.centroids.shape == (*lead, shape["groups"], shape["dim"])
+    assert adapter.bias.shape == (*lead, shape["groups"])
+    assert (adapter.query_projection is not None) == (shape["form"] == "directed")
+    for tensor in adapter.state_dict().values():
+        assert torch.isfinite(tensor).all()
+    # Trained: the query side has left the key side, and balancing has moved the bias.
+    assert adapter.bias.abs().max() > 0
+    assert adapter.query_projection is None or not torch.equal(adapter.query_projection, adapter.key_projection)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_its_serve_settings_are_a_variant_and_its_record_a_run(name):
+    document = adapters()[name]["config"]
+    variant = make(VARIANT_OF[document["kind"]], document["serve"])
+    assert variant.served
+    settings = TrainSettings(**document["record"]["settings"])
+    assert settings.variant_at(None) == variant
+    record = json.loads((adapters()[name]["path"] / "training_record.json").read_text("utf-8"))
+    assert record["settings"] == settings.to_dict()
+    assert record["best_step"] == document["record"]["step"]
+    served = {m["step"]: m["served_ppl"] for m in record["log"] if "served_ppl" in m}
+    assert record["best_ppl"] == min(served.values()) == served[record["best_step"]]
+    assert document["record"]["served_validation_ppl"] == record["best_ppl"]
+    assert [m["step"] for m in record["log"]] == list(range(1, record["step"] + 1))
+    assert record["best_step"] <= record["step"] <= settings.steps
+
+
+@pytest.mark.parametrize("name", [n for n in NAMES if adapters()[n]["config"]["kind"] == "router"])
+def test_a_router_gives_every_token_its_sets(name):
+    document = adapters()[name]["config"]
+    adapter, variant = load_adapter(adapters()[name]["path"]), make("focus", document["serve"])
+    hidden = torch.randn(2, 20, 576, generator=torch.Generator().manual_seed(0))
+    for layer in (0, 29):
+        prepared = variant.prepare(hidden, layer, torch.arange(20).expand(2, -1), adapter, None)
+        for sets, k in ((prepared.cached, variant.key_topk), (prepared.fresh, variant.query_topk)):
+            assert sets.shape == (2, document["config"]["routers"], 20)
+            assert members(sets, variant.groups).sum(-1).eq(k).all()
+            assert sets.lt(1 << variant.groups).all()
+
+
+def test_the_claim_of_the_directed_router():
+    """The served mask beats dense on the held-out novel by more than two paired standard errors, at 31 % of pairs."""
+    found = result("directed-k16-persuasion")
+    assert found["text"] == "persuasion"
+    assert found["served"] is True
+    assert found["config"]["gate"] == "hard"
+    assert found["dense_ppl"] - found["ppl"] > 2 * found["ppl_se"] > 0
+    assert found["kept_pairs"] <= 0.31
+    assert found["leak"] == 0
+    assert (found["dtype"], found["context"], found["bos"]) == ("float32", 4096, False)
+    windows = found["per_window"]
+    assert found["windows"] == len(windows) == 28
+    assert all(w["tokens"] == 4095 for w in windows)
+    assert found["tokens"] == 28 * 4095
+
+
+def test_its_figures_follow_from_its_windows():
+    found = result("directed-k16-persuasion")
+    windows, tokens = found["per_window"], found["tokens"]
+    nll, dense = (sum(w[k] for w in windows) / tokens for k in ("nll", "dense_nll"))
+    assert found["ppl"] == pytest.approx(torch.tensor(nll).double().exp().item(), rel=1e-6)
+    assert found["dense_ppl"] == pytest.approx(torch.tensor(dense).double().exp().item(), rel=1e-6)
+    differences = torch.tensor([(w["nll"] - w["dense_nll"]) / w["tokens"] for w in windows], dtype=torch.float64)
+    error = (differences.std() / len(windows) ** 0.5).item()
+    assert found["nll_se"] == pytest.approx(error, rel=1e-6)
+    assert found["ppl_se"] == pytest.approx(error * found["ppl"], rel=0.01)
+    assert found["kept_pairs"] == pytest.approx(sum(w["kept_pairs"] for w in windows) / len(windows), rel=1e-9)
+
+
+def test_all_whole_windows_of_the_novel_were_scored():
+    """The same novel, context and windows for every variant, so that the figures stand side by side."""
+    files = sorted((DATA / "results").glob("eval-*-persuasion.json"))
+    found = [json.loads(f.read_text("utf-8")) for f in files]
+    assert len(found) >= 6
+    novel = next(t for t in catalog()["texts"] if t["name"] == "persuasion")
+    for f in found:
+        assert (f["context"], f["windows"]) == (4096, novel["tokens"] // 4096)
+        assert f["text_hash"] == found[0]["text_hash"]
+        assert f["dense_ppl"] == pytest.approx(found[0]["dense_ppl"], rel=1e-6)

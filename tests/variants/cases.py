@@ -1,0 +1,85 @@
+"""Every registered variant in small: its settings, and an untrained adapter of the kind that it needs."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import torch
+
+from focus_core.adapter import Adapter
+from focus_core.models.facts import ModelFacts
+from focus_core.routing.kmeans import KMeansCentroids, KMeansConfig
+from focus_core.routing.router import Router, RouterConfig
+from focus_core.routing.temperature import FarTemperature, FarTemperatureConfig
+from focus_core.variants import VARIANTS, Variant, make
+
+GROUPS = 4
+SMALL = {"window": 4, "sinks": 1, "groups": GROUPS}
+"""Set where a variant has such a field, so that most pairs of 40 tokens are far."""
+FORMS = {
+    "focus": [
+        {},
+        {"query_topk": 2},
+        {"query_topk": 2, "key_topk": 2, "backend": "reference"},
+        {"backend": "cpu"},
+        {"gate": "soft", "query_topk": 2},
+        {"gate": "straight_through", "temperature": 0.3},
+        {"gate": "paper"},
+    ],
+    "random": [{}, {"query_topk": 2, "seed": 3}],
+}
+"""More than one form of a variant, where forms differ in what they compute."""
+
+
+def fields(name: str) -> set[str]:
+    return {f.name for f in dataclasses.fields(VARIANTS[name])}
+
+
+def small(name: str, form: dict[str, Any] | None = None) -> Variant:
+    settings = {key: value for key, value in SMALL.items() if key in fields(name)}
+    return make(name, settings | (form or {}))
+
+
+ALL = {
+    f"{name} {' '.join(f'{k}={v}' for k, v in form.items())}".strip(): small(name, form)
+    for name in sorted(VARIANTS)
+    for form in FORMS.get(name, [{}])
+}
+
+
+def _router(facts: ModelFacts, form: str) -> Router:
+    config = RouterConfig(facts.layers, facts.hidden_size, GROUPS, dim=8, routers=facts.kv_heads, form=form)
+    router = Router(config)
+    if router.query_projection is not None:
+        generator = torch.Generator().manual_seed(1)
+        with torch.no_grad():
+            router.query_projection.copy_(torch.randn(router.query_projection.shape, generator=generator))
+    return router
+
+
+def _kmeans(facts: ModelFacts) -> KMeansCentroids:
+    adapter = KMeansCentroids(KMeansConfig(facts.layers, facts.hidden_size, GROUPS))
+    adapter.centroids.copy_(torch.randn(adapter.centroids.shape, generator=torch.Generator().manual_seed(0)))
+    return adapter
+
+
+def _temperature(facts: ModelFacts) -> FarTemperature:
+    adapter = FarTemperature(FarTemperatureConfig(facts.layers))
+    with torch.no_grad():
+        adapter.log_factor.copy_(torch.linspace(0.5, -0.7, facts.layers))
+    return adapter
+
+
+UNTRAINED = {
+    "router": lambda facts, variant: _router(facts, "paper" if variant.leaks else "directed"),
+    "kmeans": lambda facts, variant: _kmeans(facts),
+    "temperature": lambda facts, variant: _temperature(facts),
+}
+
+
+def adapter_for(variant: Variant, facts: ModelFacts) -> Adapter | None:
+    """A small untrained adapter; a new kind needs a line in UNTRAINED."""
+    if variant.adapter_kind is None:
+        return None
+    return UNTRAINED[variant.adapter_kind](facts, variant).requires_grad_(False)
