@@ -193,7 +193,10 @@ def speed_verdicts(result: dict[str, Any], measure: str = "ratio") -> list[str]:
         sizes, ratios = [r["length"] for r in rows], [median(r, measure) for r in rows]
         cross = crossover(sizes, ratios)
         if cross is not None:
-            said.append(f"{label} is slower than dense below about {sig3(cross)} tokens and faster above.")
+            said.append(
+                f"{label} is slower than dense below about {sig3(cross)} tokens and faster above, "
+                f"up to the {sizes[-1]:,} measured."
+            )
         elif ratios[-1] >= 1:
             said.append(f"{label} is slower than dense at {sizes[-1]:,} tokens, the longest measured.")
         else:
@@ -223,14 +226,15 @@ def losses(result: dict[str, Any], length: int, measure: str) -> list[str]:
     for row in rows:
         if is_baseline(row) or not row["served"] or dense is None:
             continue
-        worse = row["ppl_change"] > 0
+        interval = change_interval(row)
+        worse = interval is not None and interval[0] > 0
         own, base = cost_of(row, measure), cost_of(dense, measure)
         costlier = own is not None and base is not None and own >= base
         if costlier and worse:
             said.append(f"{row['label']} loses on both: {_says_cost(own, base, measure)} and {_says_quality(row)}.")
         elif costlier:
             said.append(f"{row['label']} saves nothing here: {_says_cost(own, base, measure)}.")
-        elif worse and (interval := change_interval(row)) is not None and interval[0] > 0:
+        elif worse:
             said.append(f"{row['label']} pays with quality: {_says_quality(row)}.")
     return said
 
@@ -244,7 +248,8 @@ def _says_cost(own: float, base: float, measure: str) -> str:
 
 
 def _says_quality(row: dict[str, Any]) -> str:
-    return f"{percent(row['ppl_change'], signed=True)} perplexity"
+    low, high = (percent(end, signed=True) for end in change_interval(row))
+    return f"{percent(row['ppl_change'], signed=True)} perplexity ({low} to {high})"
 
 
 def cost_of(row: dict[str, Any], measure: str) -> float | None:
@@ -280,9 +285,14 @@ def answer(result: dict[str, Any], *, recorded: bool = False) -> str:
     where = "On the recorded text" if recorded else "On this text"
     time = median(row, "ratio")
     takes = f"takes {times(time)} dense's time" if time is not None else "has not been timed yet"
+    interval = change_interval(row)
+    spread, judged = f"{row['scored']:,} tokens scored", ""
+    if interval is not None:
+        spread = f"{percent(interval[0], signed=True)} to {percent(interval[1], signed=True)}; {spread}"
+        judged = ", which is within its own error" if interval[0] <= 0 <= interval[1] else ""
     sentence = (
-        f"{where} at {row['length']:,} tokens {row['label']} keeps {percent(row['kept_pairs'])} of the pairs, {takes} "
-        f"and changes perplexity by {percent(row['ppl_change'], signed=True)} ({row['scored']:,} tokens scored)."
+        f"{where} at {row['length']:,} tokens, {row['label']} keeps {percent(row['kept_pairs'])} of the pairs, {takes} "
+        f"and changes perplexity by {percent(row['ppl_change'], signed=True)}{judged} ({spread})."
     )
     if row["scored"] < ENOUGH_TOKENS:
         sentence += " That is too short to judge quality."

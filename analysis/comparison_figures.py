@@ -111,7 +111,7 @@ def soft_to_hard(result: dict[str, Any], length: int, picked: str | None = None)
     figure = go.Figure()
     rows = gate_rows(result, length)
     if not rows:
-        return quiet(say(figure, "No gate has been measured yet. Run the gates."), height=340)
+        return quiet(say(figure, "No gate has been measured yet: measure them below."), height=340)
     names = [gate_name(r) for r in rows]
     values = [r["ppl_change"] * 100 for r in rows]
     spans = [change_interval(r) for r in rows]

@@ -75,12 +75,22 @@ def answer(found: Figures) -> str:
         return "Here every token sees every earlier one: all pairs are computed."
     if not found.judged:
         return f"Here {kept} of the pairs are computed; {found.scored} scored tokens are too few to judge the cost."
-    numbers = f"perplexity goes from {sig3(found.dense_ppl)} to {sig3(found.ppl)} ({change_text(found.change)})"
+    change = f"{change_text(found.change)} ± {100 * found.spread:.2f} %"
+    if abs(found.change) <= found.spread:
+        moves = f"stays at {sig3(found.ppl)}"
+        if sig3(found.ppl) != sig3(found.dense_ppl):
+            moves = f"moves within its own error, {_between(found)}"
+        return f"No: with {kept} of the pairs, perplexity {moves} ({change})."
+    numbers = f"perplexity goes {_between(found)} ({change})"
     if found.change <= max(0.01, min(2 * found.spread, 0.03)):
         return f"No: with {kept} of the pairs, {numbers}."
     if found.change <= 0.1:
         return f"Almost not: with {kept} of the pairs, {numbers}."
     return f"These tokens do need more: with {kept} of the pairs, {numbers}."
+
+
+def _between(found: Figures) -> str:
+    return f"from {sig3(found.dense_ppl)} to {sig3(found.ppl)}"
 
 
 def difference(live: Trace, recorded: Trace) -> str:

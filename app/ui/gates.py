@@ -18,6 +18,10 @@ from focus_core.errors import FocusError
 SLOT = "gates"
 LENGTH = 1024
 PICKED = "compare_gate"
+_PAPER = (
+    "The paper's gate also balances groups over the whole sequence, so later tokens change earlier outputs; it has "
+    "groups of its own, trained in its form. Its perplexity is shown because it is the published one. "
+)
 
 
 def render(page: Page) -> None:
@@ -45,10 +49,9 @@ def render(page: Page) -> None:
         config={"displayModeBar": False},
     )
     st.caption(
-        "A soft gate computes every pair and only weakens some: nothing is saved, and no decoder runs it. The paper's "
-        "gate also balances groups over the whole sequence, so later tokens change earlier outputs; it has groups of "
-        "its own, trained in its form. Its perplexity is shown because it is the published one; what is served is the "
-        "hard gate at the right."
+        "A soft gate computes every pair and only weakens some: nothing is saved, and no decoder runs it. "
+        + (_PAPER if any(entry["config"]["gate"] == "paper" for entry in entries) else "")
+        + "What is served is the hard gate at the right."
     )
     with st.container(key="gates_box"):
         _run(page, request)

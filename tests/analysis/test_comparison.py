@@ -102,20 +102,22 @@ def test_crossover_lies_where_the_ratio_is_one():
 def test_verdicts_never_hide_where_a_variant_is_slower():
     said = speed_verdicts(comparison())
     assert said[0].startswith("Focus q4 is slower than dense below about ")
-    assert "faster above" in said[0]
+    assert "faster above, up to the 2,048 measured" in said[0]
     slow = {"about": {}, "rows": [dense(512), row(length=512, ratio=1.5)]}
     assert speed_verdicts(slow) == ["Focus q4 is slower than dense at 512 tokens, the longest measured."]
 
 
 def test_losses_tell_cost_quality_and_both_apart():
     both = losses(comparison(), 512, "time")
-    assert both[0] == "Focus q4 loses on both: 1.30× dense's time and +1.01 % perplexity."
+    assert both[0] == "Focus q4 loses on both: 1.30× dense's time and +1.01 % perplexity (+0.602 % to +1.41 %)."
     quality = losses(comparison(), 2048, "time")
-    assert quality[0] == "Focus q4 pays with quality: +1.01 % perplexity."
+    assert quality[0] == "Focus q4 pays with quality: +1.01 % perplexity (+0.602 % to +1.41 %)."
     cost = {"about": {}, "rows": [dense(512), row(length=512, ratio=1.5, change=-0.01)]}
     assert losses(cost, 512, "time") == ["Focus q4 saves nothing here: 1.50× dense's time."]
     noise = {"about": {}, "rows": [dense(512), row(length=512, ratio=0.5, change=0.001, error=0.01)]}
     assert losses(noise, 512, "time") == []
+    slow_noise = {"about": {}, "rows": [dense(512), row(length=512, ratio=1.5, change=0.001, error=0.01)]}
+    assert losses(slow_noise, 512, "time") == ["Focus q4 saves nothing here: 1.50× dense's time."]
 
 
 def test_what_is_not_served_never_enters_a_cost_verdict():
@@ -126,9 +128,11 @@ def test_what_is_not_served_never_enters_a_cost_verdict():
 def test_the_answer_is_about_the_longest_length_and_counts_its_tokens():
     said = answer(comparison())
     assert said == (
-        "On this text at 2,048 tokens Focus q4 keeps 31.0 % of the pairs, takes 0.600× dense's time and changes "
-        "perplexity by +1.01 % (2,047 tokens scored)."
+        "On this text at 2,048 tokens, Focus q4 keeps 31.0 % of the pairs, takes 0.600× dense's time and changes "
+        "perplexity by +1.01 % (+0.602 % to +1.41 %; 2,047 tokens scored)."
     )
+    noise = {"about": {}, "rows": [dense(512), row(length=512, ratio=0.5, change=0.001, error=0.01)]}
+    assert "+0.100 %, which is within its own error (−1.88 % to +2.12 %; 511 tokens scored)" in answer(noise)
     assert answer(comparison(), recorded=True).startswith("On the recorded text")
     short = {"about": {}, "rows": [dense(128), row(length=128, ratio=None)]}
     assert "has not been timed yet" in answer(short)

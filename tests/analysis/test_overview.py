@@ -29,6 +29,19 @@ def test_the_answer_follows_the_figures(change, start):
     assert words.answer(words.figures(with_change(make_trace(LONG), change))).startswith(start)
 
 
+@pytest.mark.parametrize(
+    "ppl, said",
+    [
+        (37.8003, "perplexity stays at 37.8 (0.00 % ± 1.19 %)."),
+        (38.1, "perplexity moves within its own error, from 37.8 to 38.1 (+0.79 % ± 1.19 %)."),
+        (37.4, "perplexity moves within its own error, from 37.8 to 37.4 (−1.06 % ± 1.19 %)."),
+        (38.3, "perplexity goes from 37.8 to 38.3 (+1.32 % ± 1.19 %)."),
+    ],
+)
+def test_a_change_inside_its_own_error_is_said_as_such(ppl, said):
+    assert words.answer(words.Figures(0.432, 0.9, ppl, 37.8, 1141, 0.0119)) == f"No: with 43.2 % of the pairs, {said}"
+
+
 def test_a_short_text_is_not_judged_and_dense_is_said_to_be_dense():
     found = words.figures(make_trace("only a few words here, so nothing can be said", window=2, sinks=0))
     assert not found.judged

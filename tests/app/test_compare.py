@@ -75,7 +75,7 @@ def test_a_run_answers_in_numbers_with_badges_and_says_who_loses(start):
     at = run(start())
     assert not at.exception
     words = said(at)
-    assert "On this text at 1,024 tokens Focus K=16 q4k1 keeps 30.0 % of the pairs, takes 1.06× dense's time" in words
+    assert "On this text at 1,024 tokens, Focus K=16 q4k1 keeps 30.0 % of the pairs, takes 1.06× dense's time" in words
     assert "loses on both" in words
     table = at.dataframe[0].value
     assert set(table["Tokens"]) == {256, 512, 1024}

@@ -32,6 +32,7 @@ class Strip extends Words {
     const view = [data.layer, data.mode, data.window, data.sinks, data.k && data.k[0], data.q && data.q[0], data.change].join("|");
     if (!same || view !== this.view) {
       this.view = view;
+      this.hideTip();
       this.dress(data);
     }
     this.lost = new Map();

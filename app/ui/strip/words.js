@@ -83,7 +83,7 @@ class Words {
       row.append(piece + "token " + (t + 1) + (this.ids ? " · id " + this.ids[t] : ""));
       if (this.k) row.append(element("span", "m", " · in " + (names(groupsOf(this.k, t)) || "–") + " · looks for " + (names(groupsOf(this.q, t)) || "–")));
       tip.append(row);
-      if (this.change && t > 0) tip.append(element("span", "row m", "log-likelihood " + (this.change[t] < 0 ? "−" : "+") + Math.abs(this.change[t]).toFixed(2) + " against dense"));
+      if (this.change && t > 0) tip.append(element("span", "row m", "log-likelihood " + (this.change[t] < 0 ? "−" : "+") + Math.abs(this.change[t]).toFixed(2) + " nats against dense"));
       const from = this.pin !== null ? this.askOf(this.pin) : null;
       if (from !== null && t !== from) tip.append(element("span", "row", this.relation(from, t)));
     }
