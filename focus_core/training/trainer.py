@@ -212,8 +212,9 @@ def _step(accelerator, routed, optimizer, meter, training_ids, settings, step) -
         if settings.balance == "bias":
             move_bias(meter.router, meter, settings.balance_step_at(step))
         elif settings.balance == "sinkhorn":
+            samples = {layer: x.transpose(0, 1).contiguous() for layer, x in meter.logits.items()}
+            meter.logits = {layer: accelerator.gather(x).transpose(0, 1) for layer, x in samples.items()}
             move_duals(meter.router, meter)
-            meter.router.bias.copy_(accelerator.reduce(meter.router.bias, "mean"))
         share = meter.share().amax(-1)
         metrics |= {
             "gate": variant.to_dict()["gate"],
