@@ -176,7 +176,7 @@ def _one_length(variants: list[Variant], inputs: Inputs, phase: str, repeats: in
                 "select_ms": _selection_ms(variant, call, name, clock),
                 "baseline": baseline,
                 "baseline_ms": base["median"],
-                "speedup": base["median"] / took["median"],
+                "speedup": ratios["median"],
                 "speedup_p10": ratios["p10"],
                 "speedup_p90": ratios["p90"],
                 "kept_pairs": kept,

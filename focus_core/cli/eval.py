@@ -70,7 +70,9 @@ def table(document: dict[str, Any]) -> str:
     ]
     if d["leak"] is not None:
         flips = f", {d['flips']} memberships moved by rounding" if d["flips"] else ""
-        lines.append(("leak", f"{d['leak']:.2g} (largest change of an earlier logit){flips}"))
+        exact = d["leak_probe"]["leak_fp64"]
+        again = "" if exact is None else f", {exact:.1g} in fp64"
+        lines.append(("leak", f"{d['leak']:.2g} (largest change of an earlier logit{again}){flips}"))
     if d["parity"] is not None:
         p = d["parity"]
         lines.append(("parity", f"chunked prefill {p['chunked']:.2g}, decode {p['decode']:.2g} (largest difference)"))

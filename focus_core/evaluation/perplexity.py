@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import math
 import time
@@ -296,8 +297,12 @@ def _probe(
     from focus_core.evaluation.probes import leak, parity, probe_length
 
     ids = ids[: probe_length(variant, len(ids), loaded.facts.vocab)]
+    if variant.served and getattr(variant, "backend", None) == "auto" and loaded.model.device.type == "cpu":
+        # A probe is too short for `auto` to take the backend that serves long texts on a CPU.
+        variant = dataclasses.replace(variant, backend="cpu")
     _report(progress, cancel, 1 - _PROBE_SHARE, "Leak probe in fp32")
     leaked = leak(loaded.model, variant, adapter, ids, cancel=cancel)
+    leaked["backend"] = getattr(variant, "backend", None)
     found: dict[str, Any] = {"leak": leaked["leak"], "flips": leaked["flips"], "leak_probe": leaked}
     if variant.served:
         _report(progress, cancel, 1 - _PROBE_SHARE / 2, "Parity probe in fp32")

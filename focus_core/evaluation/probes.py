@@ -72,8 +72,10 @@ def leak(
         cancel: asked between runs.
 
     Returns:
-        ``leak`` (largest absolute change), ``flips`` (memberships that rounding moved, over all comparisons),
-        ``leaked_memberships`` (those that the later tokens moved), ``tokens``, ``cuts``, ``seeds``.
+        ``leak`` (largest absolute change), ``leak_fp64`` (that comparison again in fp64, which tells rounding from a
+        small leak: it falls to about 1e-6 or less, or it stays; None when the change is exactly 0), ``flips``
+        (memberships that rounding moved, over all comparisons), ``leaked_memberships`` (those that the later tokens
+        moved), ``tokens``, ``cuts``, ``seeds``.
     """
     import torch
 
@@ -83,9 +85,10 @@ def leak(
         raise InvalidInput(f"A leak probe on {n} tokens cannot cut at {cuts}.", "Cut between 1 and the last token.")
     vocabulary = model.get_input_embeddings().weight.shape[0]
     worst, flips, leaked = 0.0, 0, 0
+    where = (cuts[0], seeds[0])
+    exact_base, in_fp64 = None, None
     with in_dtype(model, torch.float32):
         base = _prefill(model, variant, adapter, ids)
-        exact_base = None
         for cut in cuts:
             for seed in seeds:
                 _stop(cancel)
@@ -96,9 +99,18 @@ def leak(
                         exact_base = exact_base or _prefill(model, variant, adapter, ids)
                         exact = _prefill(model, variant, adapter, later)
                     found = _judge(found, _compare(exact_base, exact, cut))
-                worst, flips, leaked = max(worst, found.logits), flips + found.flips, leaked + found.real
+                if found.logits > worst:
+                    worst, where = found.logits, (cut, seed)
+                flips, leaked = flips + found.flips, leaked + found.real
+    if worst:
+        _stop(cancel)
+        later = _other_tokens(ids, *where, vocabulary)
+        with in_dtype(model, torch.float64):
+            exact_base = exact_base or _prefill(model, variant, adapter, ids)
+            in_fp64 = _compare(exact_base, _prefill(model, variant, adapter, later), where[0]).anywhere
     return {
         "leak": worst,
+        "leak_fp64": in_fp64,
         "flips": flips,
         "leaked_memberships": leaked,
         "tokens": n,

@@ -29,8 +29,8 @@ class GroupedVariant(Variant):
     sinks: int = option(4, "First tokens that every query sees.", minimum=0)
     backend: str = option(
         "auto",
-        "What computes it; auto takes dense attention where that is faster.",
-        choices=("auto", "reference", "cpu"),
+        "What computes it; auto takes the fastest exact one: where few pairs are dropped that masks all of them.",
+        choices=("auto", "reference", "chunked", "cpu"),
     )
 
     def __post_init__(self) -> None:

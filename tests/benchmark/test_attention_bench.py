@@ -36,7 +36,7 @@ def test_rows_are_what_the_command_line_promises():
         assert set(row) >= FIELDS
         assert row["ms_p10"] <= row["ms"] <= row["ms_p90"]
         assert row["baseline"] == "sdpa"
-        assert row["speedup"] == pytest.approx(row["baseline_ms"] / row["ms"])
+        assert row["speedup_p10"] <= row["speedup"] <= row["speedup_p90"]
         assert row["pair_limit"] == pytest.approx(1 / row["kept_pairs"])
         assert 0 < row["max_error"] < 1e-5
         assert row["peak_mb"] > 0
