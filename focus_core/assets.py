@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from focus_core.errors import InvalidInput
+from focus_core.jobs.files import user_path
 
 if TYPE_CHECKING:
     from focus_core.models.facts import ModelFacts
@@ -194,7 +195,7 @@ def load_text(name_or_path: str | Path, *, max_bytes: int = MAX_BYTES) -> Text:
     name = str(name_or_path).strip()
     if _entry(name.lower()) is not None:
         return _shipped(name.lower())
-    path = Path(name).expanduser()
+    path = user_path(name)
     if name and path.is_file():
         try:
             with path.open("rb") as file:

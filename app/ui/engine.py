@@ -9,6 +9,8 @@ from typing import Any
 
 import streamlit as st
 
+from app.ui import links
+
 FACTORY = "FOCUS_LAB_ENGINE"
 """Environment variable ``module:function`` that builds another engine with the same methods."""
 
@@ -21,6 +23,7 @@ def _close(engine: Any) -> None:
 
 @st.cache_resource(show_spinner=False, on_release=_close)
 def _engine(factory: str) -> Any:
+    links.keep_to_list()
     module, _, function = factory.partition(":")
     return getattr(importlib.import_module(module), function)()
 

@@ -55,11 +55,17 @@ def dismiss_notices() -> None:
     st.session_state["_notices"] = []
 
 
+def keep_to_list() -> None:
+    """Let a server that is open to others load the default model alone, unless it was given a list."""
+    if st.get_option("server.address") not in _LOCAL:
+        os.environ.setdefault(ALLOWED, "")
+
+
 def refused(model: str) -> str:
     """Why a free model id or path may not be used on this server; empty when it may."""
-    allowed = [name.strip() for name in os.environ.get(ALLOWED, "").split(",") if name.strip()]
-    address = st.get_option("server.address")
-    if model in allowed or (not allowed and address in _LOCAL):
+    listed = os.environ.get(ALLOWED)
+    allowed = [name.strip() for name in (listed or "").split(",") if name.strip()]
+    if model in allowed or (listed is None and st.get_option("server.address") in _LOCAL):
         return ""
     can = f"It can load {', '.join(allowed)}." if allowed else "It loads the listed models only."
     return f"This server is open to others and does not load {model[:80]}. {can}"

@@ -51,17 +51,24 @@ def run_box(page: Page) -> None:
             ways_out(page, f"{prepare.error.message} {prepare.error.hint}")
             return
         _run_button(page, request)
+        if (prepare := _preparation(page)) is not None and not prepare.finished:
+            what = "getting the model ready, once"
+            job_status(page.engine, prepare.id, key="prepare", what=what, session=page.session)
 
 
 def _preparation(page: Page) -> Any:
-    """The job that loads the selected model; None when this session asked for none."""
+    """The job that loads the selected model; None when this session asked for none or it no longer matters."""
     job_id = st.session_state.get("_prepare", {}).get(page.model)
-    return page.engine.get(job_id) if job_id else None
+    job = page.engine.get(job_id) if job_id else None
+    if job is not None and job.state == "failed" and page.engine.status().get("model") == page.model:
+        return None  # a later run has loaded it
+    return job
 
 
 def _run_button(page: Page, request: dict[str, Any]) -> None:
     if page.text is None:
-        st.button("Run", type="primary", disabled=True, width="stretch", help="Paste a text or choose a shipped one.")
+        st.button("Run", type="primary", disabled=True, width="stretch", key="run_nothing")
+        st.caption("There is no text yet: paste one at the left, or choose a shipped one.")
         return
     try:
         cost = page.engine.estimate("trace", request)

@@ -8,7 +8,7 @@ import streamlit as st
 
 from app.ui import links
 from focus_core import assets
-from focus_core.handlers._shapes import shape_of
+from focus_core.handlers._shapes import fits
 from focus_core.variants import VARIANTS, config_fields
 
 DEFAULT = "focus"
@@ -51,17 +51,9 @@ def adapters_for(model: str, kind: str | None = None) -> dict[str, dict[str, Any
     found = {}
     for name, entry in assets.adapters().items():
         config = entry["config"]
-        if kind in (None, config.get("kind", kind)) and _fits(config.get("model"), model):
+        if kind in (None, config.get("kind", kind)) and fits(config.get("model"), model):
             found[name] = entry
     return found
-
-
-def _fits(base: dict[str, Any] | None, model: str) -> bool:
-    if base is None:
-        return True
-    shape = shape_of(model)
-    fields = {"layers": "layers", "hidden_size": "hidden", "heads": "heads", "kv_heads": "kv_heads", "vocab": "vocab"}
-    return shape is not None and all(base.get(f) == getattr(shape, own) for f, own in fields.items())
 
 
 def serve_defaults(adapter: str | None) -> dict[str, Any]:

@@ -101,6 +101,9 @@ def _layer(facts: dict[str, Any] | None, notices: list[str]) -> int:
     # The same for every run, since a link leaves the default out; early layers' groups are the easiest to read.
     default = 1
     links.check("layer", range(layers), default, notices)
+    # Another model may have fewer layers than the last one.
+    if (at := st.session_state.get("layer")) is not None:
+        st.session_state["layer"] = min(int(at), layers - 1)
     return st.slider(
         "Layer",
         0,
@@ -120,6 +123,8 @@ def _head(facts: dict[str, Any] | None, notices: list[str]) -> int | None:
         return "All heads (mean)" if head == "all" else f"Head {head}"
 
     links.check("head", options, "all", notices, label)
+    if st.session_state.get("head", "all") not in options:
+        st.session_state["head"] = "all"
     choice = st.selectbox(
         "Attention head",
         options,

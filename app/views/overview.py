@@ -168,6 +168,8 @@ def _strip_and_held(page: Page) -> None:
         )
         router = 0
         if router_count(trace) > 1 and page.head is None:
+            if (st.session_state.get("router") or 0) >= router_count(trace):
+                st.session_state["router"] = 0
             router = st.selectbox(
                 "Router",
                 range(router_count(trace)),

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from focus_core import assets
 from focus_core.errors import InvalidInput
-from focus_core.handlers._shapes import Shape, shape_of
+from focus_core.handlers._shapes import Shape, fits, shape_of
 from focus_core.jobs.costs import Estimate, Host
+from focus_core.jobs.files import user_path
 from focus_core.models.catalog import DEFAULT, allowed_models, check_allowed, prepared_default
 from focus_core.variants import VARIANTS, make
 
@@ -77,7 +78,7 @@ def adapter_folder(name: str | None) -> Path | None:
     shipped = assets.adapters()
     if name not in shipped and allowed_models() is not None:
         raise InvalidInput(f"The adapter {name!r} is not on this server's list.", f"It can be {', '.join(shipped)}.")
-    folder = Path(shipped[name]["path"]) if name in shipped else Path(name).expanduser()
+    folder = Path(shipped[name]["path"]) if name in shipped else user_path(name)
     if not (folder / "focus_config.json").is_file():
         known = f"Shipped: {', '.join(shipped)}; or give a folder." if shipped else "Give the folder of one."
         raise InvalidInput(f"There is no adapter {name!r}.", known)
@@ -89,10 +90,15 @@ def check_variant(request: dict[str, Any]) -> None:
     name, config = request.get("variant", "dense"), request.get("config") or {}
     folder = adapter_folder(request.get("adapter"))
     make(name, config)
-    if VARIANTS[name].adapter_kind and folder is None:
-        shipped = ", ".join(assets.adapters())
+    kind = VARIANTS[name].adapter_kind
+    if kind and folder is None:
+        model = str(request.get("model", ""))
+        known = {name: entry["config"] for name, entry in assets.adapters().items()}
+        own = [n for n, c in known.items() if c.get("kind", kind) == kind and fits(c.get("model"), model)]
+        free = ", ".join(n for n, c in VARIANTS.items() if c.adapter_kind is None)
         raise InvalidInput(
-            f"{name} needs a trained adapter.", f"Choose one: {shipped}." if shipped else "Train one for this model."
+            f"{name} needs a trained adapter{'' if own else ', and none ships for this model'}.",
+            f"Choose one: {', '.join(own)}." if own else f"Without one there are {free}; or train one for this model.",
         )
 
 
@@ -115,7 +121,7 @@ def files_identity(request: dict[str, Any]) -> list[Any]:
     """Ages and sizes of the files that a request names: another adapter at the same path is another run."""
     found: list[Any] = []
     folder = adapter_folder(request.get("adapter"))
-    model = Path(str(request.get("model", ""))).expanduser()
+    model = user_path(str(request.get("model", "")))
     named = sorted(folder.glob("focus_*")) if folder else []
     named += sorted(model.glob("*")) if model.is_dir() else [model] if model.is_file() else []
     for path in named:

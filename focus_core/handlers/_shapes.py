@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from focus_core.errors import FocusError
-from focus_core.jobs.files import read_json
+from focus_core.jobs.files import read_json, user_path
 from focus_core.models.catalog import DEFAULT
 from focus_core.models.headers import folder_weights, gguf_values
 
@@ -40,17 +40,29 @@ def shape_of(name: str) -> Shape | None:
     """The model's shape; None when its files are not here or do not say."""
     if name == DEFAULT:
         return _DEFAULT_SHAPE
-    path = Path(name).expanduser()
     try:
+        path = user_path(name)
         if path.is_dir():
             return _of_folder(path)
         if path.is_file() and path.suffix == ".gguf":
             return _guess(gguf_values(path))
         for snapshot in _snapshots(name):
             return _of_folder(snapshot)
-    except (FocusError, OSError, ValueError, KeyError, TypeError):
+    except (FocusError, OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
     return None
+
+
+def fits(base: dict[str, Any] | None, name: str) -> bool:
+    """Whether an adapter whose base model is described so may belong to the model of that name.
+
+    Whether the weights are the same is seen when the model is loaded.
+    """
+    if base is None:
+        return True
+    shape = shape_of(name)
+    fields = {"layers": "layers", "hidden_size": "hidden", "heads": "heads", "kv_heads": "kv_heads", "vocab": "vocab"}
+    return shape is not None and all(base.get(f) == getattr(shape, own) for f, own in fields.items())
 
 
 def _snapshots(name: str) -> list[Path]:

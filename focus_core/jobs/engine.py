@@ -77,7 +77,7 @@ class Engine:
             module = handlers.handler(kind, self._handlers)
             identity = module.identity(request) if hasattr(module, "identity") else None
             key = key_of(kind, request, identity)
-        except (FocusError, TypeError, ValueError, KeyError) as error:
+        except (FocusError, TypeError, ValueError, KeyError, OSError) as error:
             return self._refused(Job(kind, dict(request), ""), error)
         with self._lock:
             for other in self._jobs.values():
@@ -91,7 +91,7 @@ class Engine:
             return self._remember(job)
         try:
             job.estimate = self.estimate(kind, request)
-        except (FocusError, TypeError, ValueError, KeyError) as error:
+        except (FocusError, TypeError, ValueError, KeyError, OSError) as error:
             return self._refused(job, error)
         with self._lock:
             if self._closed:

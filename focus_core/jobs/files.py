@@ -24,6 +24,14 @@ def cache_folder() -> Path:
     return base / "focus-lab"
 
 
+def user_path(name: str | Path) -> Path:
+    """The path that a person wrote, with ``~`` and ``~user`` filled in where there is such a home."""
+    try:
+        return Path(name).expanduser()
+    except RuntimeError:
+        return Path(name)
+
+
 def read_json(path: Path) -> Any:
     """The file's value; None when it is absent or not JSON."""
     try:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from focus_core.errors import InvalidInput
+from focus_core.jobs.files import user_path
 
 DEFAULT = "smollm2"
 TITLE = "SmolLM2-135M-Instruct"
@@ -50,7 +51,7 @@ def list_models() -> list[ModelEntry]:
     for name in cached if allowed is None else allowed:
         if name == DEFAULT:
             continue
-        available = name in cached or Path(name).expanduser().exists()
+        available = name in cached or user_path(name).exists()
         entries.append(ModelEntry(name, name, "", False, available, "" if available else "It is downloaded when used."))
     return entries
 

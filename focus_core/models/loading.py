@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from focus_core.errors import Cancelled, FocusError, InvalidInput, NotAvailable, Unsupported
+from focus_core.jobs.files import user_path
 from focus_core.models import catalog
 from focus_core.models.convert import content_key, prepare
 from focus_core.models.facts import ModelFacts, facts_of
@@ -26,6 +28,8 @@ Cancel = Callable[[], bool]
 STORED = {"F64": "float64", "F32": "float32", "BF16": "bfloat16", "F16": "float16"}
 DTYPES = ("float32", "bfloat16", "float16")
 AGAIN = "Download or save it again."
+LONGEST_PART = 255
+"""Bytes of a file name; the system refuses longer ones."""
 WHAT_WORKS = "Use smollm2, a Hugging Face id such as org/name, a model folder or a .gguf file."
 
 
@@ -147,7 +151,9 @@ def find_source(
     catalog.check_allowed(name)
     if name == catalog.DEFAULT:
         return _default_source(progress, cancel)
-    path = Path(name).expanduser()
+    path = user_path(name)
+    if any(len(os.fsencode(part)) > LONGEST_PART for part in path.parts):
+        raise InvalidInput(f"{name[:80]!r}... cannot be the name of a model: it is too long.", WHAT_WORKS)
     if name.lower().endswith(".gguf"):
         if not path.is_file():
             raise InvalidInput(f"There is no file {path}.", WHAT_WORKS)

@@ -8,6 +8,7 @@ from app.ui import selection
 from focus_core import assets
 from focus_core.errors import InvalidInput, TooLarge
 from tests.app import fake
+from tests.tiny import save_tiny
 
 MAIN = str(Path(__file__).resolve().parents[2] / "app" / "main.py")
 KOREAN = "모든 토큰이 다른 모든 토큰을 보아야 할까요? " * 12
@@ -125,6 +126,7 @@ def test_no_text_yet_is_not_an_error(start):
     assert not at.exception
     assert not at.error
     assert at.metric
+    assert "There is no text yet" in said(at)
 
 
 def test_a_text_within_the_window_is_dense_by_definition_and_two_ways_out_work(start):
@@ -235,3 +237,61 @@ def test_a_server_open_to_others_keeps_to_its_list(start, monkeypatch):
     at.run()
     assert "does not load" in "".join(w.value for w in at.sidebar.warning)
     assert not [r for _, r in engine().submitted if r["model"] != "smollm2"]
+
+
+def test_a_server_open_to_others_loads_the_default_model_alone_without_a_list(start, monkeypatch):
+    import streamlit as st
+
+    from focus_core.handlers import _requests as requests
+
+    monkeypatch.setenv("FOCUS_LAB_MODELS", "")
+    monkeypatch.delenv("FOCUS_LAB_MODELS")
+    real = st.get_option
+    monkeypatch.setattr(st, "get_option", lambda name: "0.0.0.0" if name == "server.address" else real(name))
+    at = start(model="another")
+    at.sidebar.text_input(key="model_id").input("some/model").run()
+    assert "does not load" in "".join(w.value for w in at.sidebar.warning)
+    with pytest.raises(InvalidInput, match="not on this server's list"):
+        requests.model_name({"model": "some/model"})
+    assert requests.model_name({"model": "smollm2"}) == "smollm2"
+
+
+@pytest.mark.parametrize("name", ["~nobody-of-that-name/x", "a" * 300, "x\0y", "<img src=x onerror=alert(1)>"])
+def test_any_name_of_a_model_keeps_the_page(start, name):
+    at = start(model="another")
+    at.sidebar.text_input(key="model_id").input(name).run()
+    assert not at.exception
+    assert "did not expect" not in said(at)
+
+
+def test_a_model_with_fewer_layers_and_heads_keeps_the_page(start, tmp_path):
+    save_tiny(tmp_path / "tiny", "llama", layers=2, heads=3)
+    at = start(model="another")
+    at.session_state["head"] = "5"
+    at.sidebar.slider(key="layer").set_value(3).run()
+    assert at.sidebar.selectbox(key="head").value == "5"
+    at.sidebar.text_input(key="model_id").input(str(tmp_path / "tiny")).run()
+    assert "did not expect" not in said(at)
+    assert at.sidebar.slider(key="layer").value == 1
+    assert at.sidebar.selectbox(key="head").value == "all"
+
+
+def test_a_model_that_turns_out_wrong_says_its_own_reason_not_that_groups_are_missing(start):
+    at = start(seconds=1000)
+    at.sidebar.selectbox(key="model").select("another").run()
+    at.sidebar.text_input(key="model_id").input("some/model").run()
+    job = next(j for j in engine().jobs.values() if j.request["model"] == "some/model")
+    job.error = InvalidInput("There is no such model.", "Name another.")
+    at.run()
+    assert "There is no such model" in "".join(e.value for e in at.error)
+
+
+def test_a_preparation_that_was_killed_is_past_once_a_run_has_loaded_the_model(start):
+    at = start()
+    next(job for job in engine().jobs.values() if job.kind == "prepare").error = InvalidInput("Killed.", "Again.")
+    at.sidebar.selectbox(key="variant").select("window").run()
+    assert "Killed" in said(at)
+    engine().loaded = "smollm2"
+    at.run()
+    assert "Killed" not in said(at)
+    assert at.button(key="run_now")

@@ -121,7 +121,7 @@ def test_evaluate(engine, models):
         ({"config": {"window": 0}}, "window is 0"),
         ({"config": {"colour": 1}}, "colour"),
         ({"adapter": "/no/adapter"}, "There is no adapter"),
-        ({"variant": "focus", "config": {}}, "focus needs a trained adapter."),
+        ({"variant": "focus", "config": {}}, "focus needs a trained adapter, and none ships"),
         ({"layers": [0, 2]}, "There is no layer 2."),
         ({"layers": "some"}, "layers is 'some'."),
         ({"limit": 1}, "limit is 1."),
@@ -134,6 +134,22 @@ def test_bad_input_is_a_sentence(engine, models, change, sentence):
     assert sentence in job.error.message
     assert "Traceback" not in job.error.message
     assert job.error.hint
+
+
+def test_groups_of_another_model_are_not_offered(engine, models):
+    job = finish(engine.submit("trace", ask(models, variant="focus", config={})))
+    assert "dense, random, window" in job.error.hint
+    assert "smollm2" not in job.error.hint
+    known = finish(engine.submit("trace", ask(models, model="smollm2", variant="focus", config={})))
+    assert "smollm2-directed-k16" in known.error.hint
+
+
+@pytest.mark.parametrize("name", ["~nobody-of-that-name/x", "a" * 300, "/" + "a" * 300, "x\0y"])
+def test_a_name_that_no_file_can_have_is_a_sentence(engine, models, name):
+    for kind, request in (("prepare", {"model": name}), ("trace", ask(models, model=name))):
+        job = finish(engine.submit(kind, request), seconds=60)
+        assert job.state == "failed"
+        assert "fault" not in job.error.message
 
 
 def test_odd_characters_are_text_too(engine, models):
