@@ -120,6 +120,8 @@ def read_config(folder: str | Path) -> dict[str, Any]:
     if missing or document["format"] != FORMAT:
         what = f"lacks {', '.join(sorted(missing))}" if missing else f"has format {document['format']}"
         raise InvalidInput(f"{path} {what}.", f"This version reads format {FORMAT}.")
+    if wrong := [part for part in ("config", "serve", "model", "record") if not isinstance(document[part], dict)]:
+        raise InvalidInput(f"{path} holds no settings under {', '.join(wrong)}.", "Train it again, or take another.")
     return document
 
 
