@@ -35,7 +35,8 @@ def job_status(
     elif job.state == "failed" and job.error:
         show_error(f"{_first_up(what)} stopped: {job.error.message}", job.error.hint)
     elif job.state == "cancelled":
-        kept = f" {len(job.partial)} partial results were kept." if job.partial else ""
+        rows = sum("row" in part for part in job.partial)
+        kept = f" {rows} {'row was' if rows == 1 else 'rows were'} measured and kept." if rows else ""
         st.info(f"{_first_up(what)} was cancelled.{kept}", icon=":material/cancel:")
     elif show_done:
         st.caption(f":material/check: {_first_up(what)} is done.")
