@@ -159,7 +159,6 @@ class GroupPattern(Pattern):
         np.cumsum(seen, axis=0, out=seen)
         shares = (self.query_bits[batch, r][:, None] & sets[None, :]) != 0
         kept = kept + np.where(shares, seen[near_start], 0).sum(1)
-        kept[i < first] = 0
         return kept
 
     def density(self, batch: int | None = None, head: int | None = None) -> float:

@@ -33,6 +33,10 @@ def test_a_shipped_adapter_has_the_shapes_of_its_config(name):
         assert adapter.log_factor.shape == (30,)
         assert adapter.log_factor.abs().max() > 0
         return
+    if document["kind"] == "kmeans":
+        assert adapter.centroids.shape == (30, shape["groups"], 576)
+        assert adapter.centroids.float().std(1).amax(-1).gt(0).all()
+        return
     lead = (30, shape["routers"])
     assert shape["routers"] in (1, base["kv_heads"])
     assert shape["hidden_size"] == base["hidden_size"] == 576
@@ -48,10 +52,18 @@ def test_a_shipped_adapter_has_the_shapes_of_its_config(name):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_its_serve_settings_are_a_variant_and_its_record_a_run(name):
+def test_its_serve_settings_are_a_served_variant(name):
     document = adapters()[name]["config"]
     variant = make(VARIANT_OF[document["kind"]], document["serve"])
     assert variant.served
+    assert not variant.leaks
+    assert document["record"]
+
+
+@pytest.mark.parametrize("name", [n for n in NAMES if "settings" in adapters()[n]["config"]["record"]])
+def test_its_record_is_that_of_its_run(name):
+    document = adapters()[name]["config"]
+    variant = make(VARIANT_OF[document["kind"]], document["serve"])
     settings = TrainSettings(**document["record"]["settings"])
     assert settings.variant_at(None) == variant
     record = json.loads((adapters()[name]["path"] / "training_record.json").read_text("utf-8"))

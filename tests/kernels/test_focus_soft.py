@@ -189,3 +189,18 @@ def test_heads_that_do_not_divide_are_refused():
     q, k, v, *_ = make(heads=4, kv_heads=4, keys=8)
     with pytest.raises(InvalidInput, match="4 query heads cannot share 3 key heads"):
         soft_attention(q, k[:, :3], v[:, :3], add=lambda rows: 0, window=2)
+
+
+def test_the_fused_kernel_is_asked_for_what_the_gates_gradient_needs(monkeypatch):
+    """On a GPU it keeps its log-sum-exp only when q, k or v want a gradient; a CPU forgives that."""
+    asked, real = [], torch.nn.functional.scaled_dot_product_attention
+
+    def spy(q, k, v, *, attn_mask, **options):
+        asked.append((attn_mask.requires_grad, any(x.requires_grad for x in (q, k, v))))
+        return real(q, k, v, attn_mask=attn_mask, **options)
+
+    monkeypatch.setattr(soft.F, "scaled_dot_product_attention", spy)
+    (q, k, v), gate, options = case("gqa, a gate a key head", "add")
+    for wants in (True, False):
+        soft_attention(q, k, v, add=rows_of(gate.requires_grad_(wants)), **options)
+    assert asked == [(True, True), (False, False)]
