@@ -11,7 +11,7 @@ from analysis.comparison_figures import gate_name, gate_rows, soft_to_hard
 from analysis.numbers import percent, sig3
 from app.ui import comparisons, runs, selection
 from app.ui.guard import plain, show_error
-from app.ui.jobs import job_status
+from app.ui.jobs import about, job_status
 from app.ui.view import Page
 from focus_core.errors import FocusError
 
@@ -107,7 +107,7 @@ def _run(page: Page, request: dict[str, Any] | None) -> None:
         return
     if job is not None and job.state == "done":
         return
-    label = f"Measure the gates on this text · about {max(1, cost.seconds):.0f} s"
+    label = f"Measure the gates on this text · about {about(cost.seconds)}"
     if st.button(label, icon=":material/play_arrow:", key="gates_run"):
         selection.remember(request, page.engine.submit(comparisons.KIND, request, session=page.session).id)
         st.rerun()

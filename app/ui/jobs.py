@@ -72,5 +72,10 @@ def sentence(job: Any, what: str) -> str:
     return f"{_first_up(what)}: {message[:1].lower() + message[1:]}.{tail}"
 
 
+def about(seconds: float) -> str:
+    """How long a run takes, for its button: ``24 s``, or minutes from two on."""
+    return f"{max(1, seconds):.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
+
+
 def _first_up(text: str) -> str:
     return text[:1].upper() + text[1:]

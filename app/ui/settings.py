@@ -88,12 +88,12 @@ def _adapter(model: str, kind: str, notices: list[str]) -> str | None:
 
     links.check("adapter", names, names[0], notices, label)
     return st.selectbox(
-        "Trained groups",
+        "Trained temperatures" if kind == "temperature" else "Trained groups",
         names,
         format_func=label,
         key="adapter",
         bind="query-params",
-        help="Who may see whom was learned from text; the model's own weights were not touched.",
+        help="Learned from text; the model's own weights were not touched.",
     )
 
 

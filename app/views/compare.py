@@ -13,7 +13,7 @@ from app.ui import comparisons, runs, selection
 from app.ui import gates as gate_tab
 from app.ui.comparisons import Shown
 from app.ui.guard import plain, show_error
-from app.ui.jobs import job_status
+from app.ui.jobs import about, job_status
 from app.ui.links import dismiss_notices
 from app.ui.view import Page, View
 from focus_core.errors import FocusError
@@ -126,9 +126,9 @@ def _run(page: Page, request: dict[str, Any] | None) -> None:
         _ways_out(page, f"{error.message} {error.hint}", request)
         return
     done = job is not None and job.state == "done"
-    about = f" · about {cost.seconds:.0f} s" if cost.seconds >= 1 else ""
+    takes = f" · about {about(cost.seconds)}" if cost.seconds >= 1 else ""
     if st.button(
-        f"{'Run again' if done else 'Run'}{about}",
+        f"{'Run again' if done else 'Run'}{takes}",
         type="secondary" if done else "primary",
         icon=":material/play_arrow:",
         key="compare_run",

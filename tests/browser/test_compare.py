@@ -46,7 +46,8 @@ def test_a_run_shows_progress_then_partial_rows_then_the_whole(page):
     page.get_by_role("button", name="Stop").wait_for(timeout=10_000)
     page.get_by_text("partial", exact=True).first.wait_for(timeout=10_000)
     run_button(page).first.wait_for(timeout=30_000)
-    page.get_by_text(re.compile(r"On this text at 1,024 tokens, Focus K=16 q4k1 keeps 30\.0 %")).wait_for(timeout=30_000)
+    said = re.compile(r"On this text at 1,024 tokens, Focus K=16 q4k1 keeps 30\.0 %")
+    page.get_by_text(said).wait_for(timeout=30_000)
     assert page.get_by_text("partial", exact=True).count() == 0
     plot = page.locator(".js-plotly-plot").first
     assert plot.locator(".scatterlayer .trace").count() >= 5
