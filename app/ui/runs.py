@@ -17,7 +17,9 @@ from focus_core.errors import FocusError
 def prepare_in_background(page: Page) -> None:
     """Once a session and model: load the model, and run what the shipped recording shows, without anyone waiting."""
     prepared: dict[str, str] = st.session_state.setdefault("_prepare", {})
-    if page.model not in prepared:
+    before = _preparation(page)
+    ran = page.source is not None and page.source.current and page.source.kind == "live"
+    if page.model not in prepared or (ran and before is not None and before.state == "failed"):
         prepared[page.model] = page.engine.submit("prepare", {"model": page.model}, session=page.session).id
     if page.source and page.source.current and page.source.kind == "recorded" and not selection.asked(page.request()):
         request = page.request()
@@ -57,12 +59,9 @@ def run_box(page: Page) -> None:
 
 
 def _preparation(page: Page) -> Any:
-    """The job that loads the selected model; None when this session asked for none or it no longer matters."""
+    """The job that loads the selected model; None when this session asked for none."""
     job_id = st.session_state.get("_prepare", {}).get(page.model)
-    job = page.engine.get(job_id) if job_id else None
-    if job is not None and job.state == "failed" and page.engine.status().get("model") == page.model:
-        return None  # a later run has loaded it
-    return job
+    return page.engine.get(job_id) if job_id else None
 
 
 def _run_button(page: Page, request: dict[str, Any]) -> None:

@@ -205,8 +205,8 @@ def _config(folder: Path, name: str) -> Any:
         raise Unsupported(f"{name} is stored quantized ({method}).", "Use its unquantized checkpoint or its GGUF file.")
     try:
         return AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
-    except (ValueError, KeyError, OSError) as error:
-        reason = str(error).splitlines()[0][:200]
+    except Exception as error:
+        reason = " ".join(str(error).split())[:200] or type(error).__name__
         raise Unsupported(
             f"transformers {__version__} cannot read the model type {kind!r} of {name} ({reason}).",
             "Code that comes with a checkpoint is not run.",
@@ -231,6 +231,10 @@ def _check_architecture(config: Any, name: str) -> ModelFacts:
         reason = str(error).splitlines()[0][:120]
         raise Unsupported(
             f"{name} (model type {config.model_type!r}) is no causal language model ({reason}).", WHAT_WORKS
+        ) from None
+    except Exception as error:
+        raise InvalidInput(
+            f"No model can be built from the config.json of {name} ({type(error).__name__}: {str(error)[:120]}).", AGAIN
         ) from None
     return facts_of(text_only(model), name)
 

@@ -77,7 +77,6 @@ class FakeEngine:
 
     def __init__(self, folder: Path, seconds: float) -> None:
         self.folder, self.seconds, self.jobs, self.submitted = folder, seconds, {}, []
-        self.loaded: str | None = None
 
     def submit(self, kind: str, request: dict[str, Any], session: str = "") -> FakeJob:
         job = FakeJob(kind, request, f"job{len(self.jobs)}", takes=self.seconds)
@@ -108,7 +107,7 @@ class FakeEngine:
         return True
 
     def status(self) -> dict[str, Any]:
-        return {"alive": True, "model": self.loaded, "running": [], "queued": []}
+        return {"alive": True, "model": MODEL, "running": [], "queued": []}
 
     def _work(self, kind: str, request: dict[str, Any]) -> dict[str, Any]:
         if kind == "prepare":

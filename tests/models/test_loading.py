@@ -161,6 +161,20 @@ def test_a_broken_config(tmp_path):
         load_model(str(tmp_path))
 
 
+@pytest.mark.parametrize("fields", [{"num_hidden_layers": "many"}, {"num_attention_heads": 0}, {"vocab_size": -5}])
+def test_a_config_that_describes_no_model(fields, tmp_path):
+    save_tiny(tmp_path)
+    edit_config(tmp_path, **fields)
+    with pytest.raises((errors.InvalidInput, errors.Unsupported)):
+        load_model(str(tmp_path))
+
+
+@pytest.mark.parametrize("name", ["~nobody-of-that-name/x", "a" * 300, "/" + "a" * 300])
+def test_a_name_that_no_file_can_have(name, cache):
+    with pytest.raises(errors.InvalidInput):
+        load_model(name)
+
+
 REFUSED = {
     "is an encoder-decoder": lambda: t.T5ForConditionalGeneration(
         t.T5Config(d_model=32, d_kv=8, d_ff=32, num_layers=2, num_heads=4, vocab_size=300)
