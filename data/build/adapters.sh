@@ -18,7 +18,7 @@ train() {
     shared-k4) set -- "$1" --form shared --no-router-per-kv-head --groups 4 --query-topk 1 ;;
     shared-k8) set -- "$1" --form shared --no-router-per-kv-head --groups 8 --query-topk 1 ;;
     temperature) set -- "$1" --kind temperature ;;
-    kmeans-k16) set -- "$1" --kind kmeans --query-topk 4 ;;
+    kmeans-k16) set -- "$1" --kind kmeans --query-topk 4 --context 2048 ;;
     # The paper's own form, on a CPU: it is shown for what its soft gate leaks, not for what it serves.
     paper-k4)
       set -- "$1" --form paper --no-router-per-kv-head --groups 4 --query-topk 1 --balance sinkhorn \

@@ -1,0 +1,1 @@
+"""Set-up, and what makes the pictures of the README."""
