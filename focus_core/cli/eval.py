@@ -58,14 +58,17 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
 def table(document: dict[str, Any]) -> str:
     """The figures that belong together, and what a reader must know about them."""
     d = document
-    by = "less than two windows" if d["ppl_se"] is None else f"standard error {d['ppl_se']:.2g}"
+    by = f"standard error {d['ppl_se']:.2g} of the paired difference"
+    if d["ppl_se"] is None:
+        by = "one window gives no standard error"
+    windows = f"{d['windows']} window{'s' if d['windows'] > 1 else ''} of {d['window_tokens']} tokens"
     lines = [
         ("model", f"{d['model']} ({d['dtype']} on {d['environment']['device']})"),
         ("variant", f"{d['variant']} ({settings_text(d['config'])})"),
-        ("text", f"{d['text']}: {d['windows']} windows of {d['window_tokens']} tokens, {d['tokens']:,} scored, no BOS"),
+        ("text", f"{d['text']}: {windows}, {d['tokens']:,} scored, no BOS"),
         ("perplexity", f"{d['ppl']:.3f}, {'served' if d['served'] else 'NOT what decoding runs'}"),
         ("dense", f"{d['dense_ppl']:.3f}"),
-        ("difference", f"{d['ppl'] - d['dense_ppl']:+.3f} ({by} of the paired difference)"),
+        ("difference", f"{d['ppl'] - d['dense_ppl']:+.3f} ({by})"),
         ("pairs kept", f"{d['kept_pairs']:.1%} of the causal pairs, all layers"),
     ]
     if d["leak"] is not None:

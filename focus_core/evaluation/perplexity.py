@@ -299,7 +299,8 @@ def _probe(
     ids = ids[: probe_length(variant, len(ids), loaded.facts.vocab)]
     if variant.served and getattr(variant, "backend", None) == "auto" and loaded.model.device.type == "cpu":
         # A probe is too short for `auto` to take the backend that serves long texts on a CPU.
-        variant = dataclasses.replace(variant, backend="cpu")
+        serving: dict[str, Any] = {"backend": "cpu"}
+        variant = dataclasses.replace(variant, **serving)
     _report(progress, cancel, 1 - _PROBE_SHARE, "Leak probe in fp32")
     leaked = leak(loaded.model, variant, adapter, ids, cancel=cancel)
     leaked["backend"] = getattr(variant, "backend", None)
