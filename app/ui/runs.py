@@ -9,9 +9,11 @@ import streamlit as st
 
 from app.ui import selection, texts
 from app.ui.guard import reset, show_error
-from app.ui.jobs import job_status
+from app.ui.jobs import about, job_status
 from app.ui.view import Page
 from focus_core.errors import FocusError
+
+PREPARATION = "the model's preparation"
 
 
 def prepare_in_background(page: Page) -> None:
@@ -23,7 +25,11 @@ def prepare_in_background(page: Page) -> None:
         prepared[page.model] = page.engine.submit("prepare", {"model": page.model}, session=page.session).id
     if page.source and page.source.current and page.source.kind == "recorded" and not selection.asked(page.request()):
         request = page.request()
-        selection.remember(request, page.engine.submit("trace", request, session=page.session).id)
+        job = page.engine.submit("trace", request, session=page.session)
+        selection.remember(request, job.id)
+        # Someone ran it before: what is drawn is that run at once, not the recording and an offer to run.
+        if job.state == "done":
+            st.rerun()
 
 
 def run_box(page: Page) -> None:
@@ -35,7 +41,7 @@ def run_box(page: Page) -> None:
         if job is not None and not job.finished:
             prepare = _preparation(page)
             if prepare is not None and not prepare.finished:
-                job_status(page.engine, prepare.id, key="prepare", what="getting the model ready, once", session=None)
+                job_status(page.engine, prepare.id, key="prepare", what=PREPARATION, session=None)
             else:
                 job_status(page.engine, job_id, key="run", what="the run", session=page.session)
             return
@@ -54,8 +60,7 @@ def run_box(page: Page) -> None:
             return
         _run_button(page, request)
         if (prepare := _preparation(page)) is not None and not prepare.finished:
-            what = "getting the model ready, once"
-            job_status(page.engine, prepare.id, key="prepare", what=what, session=page.session)
+            job_status(page.engine, prepare.id, key="prepare", what=PREPARATION, session=page.session)
 
 
 def _preparation(page: Page) -> Any:
@@ -75,8 +80,8 @@ def _run_button(page: Page, request: dict[str, Any]) -> None:
         show_error(error.message, error.hint)
         ways_out(page, f"{error.message} {error.hint}")
         return
-    about = f" · about {cost.seconds:.0f} s" if cost.seconds >= 1 else ""
-    if st.button(f"Run{about}", type="primary", icon=":material/play_arrow:", key="run_now", width="stretch"):
+    takes = f" · about {about(cost.seconds)}" if cost.seconds >= 1 else ""
+    if st.button(f"Run{takes}", type="primary", icon=":material/play_arrow:", key="run_now", width="stretch"):
         selection.remember(request, page.engine.submit("trace", request, session=page.session).id)
         st.rerun()
     st.caption(cost.sentence)

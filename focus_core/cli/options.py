@@ -62,6 +62,7 @@ def choose_variant(args: argparse.Namespace) -> tuple[Any, Path | None]:
     Raises:
         InvalidInput: an unknown variant, setting or adapter; an adapter that is missing, or that nothing reads.
     """
+    from focus_core.adapter import read_config
     from focus_core.variants import VARIANTS, make
 
     given = settings(args.set)
@@ -69,11 +70,10 @@ def choose_variant(args: argparse.Namespace) -> tuple[Any, Path | None]:
     if not args.adapter:
         variant = make(args.variant, given)
         if kind:
-            known = ", ".join(shipped_adapters())
+            known = ", ".join(n for n, path in shipped_adapters().items() if read_config(path)["kind"] == kind)
             hint = f"Give --adapter DIR (shipped: {known})." if known else "Give --adapter DIR; `train` makes one."
             raise InvalidInput(f"{args.variant} needs a trained adapter of kind {kind}.", hint)
         return variant, None
-    from focus_core.adapter import read_config
 
     folder = shipped_adapters().get(args.adapter, Path(args.adapter))
     document = read_config(folder)
