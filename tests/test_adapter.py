@@ -169,10 +169,18 @@ def test_an_unknown_kind(saved):
         load_adapter(saved)
 
 
-@pytest.mark.parametrize("config", [{}, {"layers": 3, "hidden_size": 144, "colour": 1}, [3], None])
+@pytest.mark.parametrize("config", [{}, {"layers": 3, "hidden_size": 144, "colour": 1}])
 def test_a_config_that_is_not_the_kinds(saved, config):
     edit(saved, config=config)
     with pytest.raises(InvalidInput, match="does not describe an adapter of kind 'router'"):
+        load_adapter(saved)
+
+
+@pytest.mark.parametrize("field", ["config", "serve", "model", "record"])
+@pytest.mark.parametrize("value", [[3], None, "text"])
+def test_settings_that_are_no_settings(saved, field, value):
+    edit(saved, **{field: value})
+    with pytest.raises(InvalidInput, match=f"holds no settings under {field}"):
         load_adapter(saved)
 
 

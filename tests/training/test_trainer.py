@@ -163,6 +163,19 @@ def test_the_best_served_adapter_is_kept_and_not_the_last(tmp_path, monkeypatch)
     assert (record["best_step"], record["best_ppl"], record["step"]) == (4, 5.0, 8)
 
 
+def test_a_resumed_run_remembers_the_best_adapter(tmp_path, monkeypatch):
+    perplexities, seen = iter([5.0, 7.0]), []
+    monkeypatch.setattr(
+        trainer._Validator, "served", lambda self: {"served_ppl": next(perplexities), "kept_pairs": 0.5}
+    )
+    with pytest.raises(Cancelled):
+        run(tmp_path, on_step=seen.append, cancel=lambda: len(seen) == 4)
+    best = load_adapter(tmp_path)
+    assert run(tmp_path, on_step=seen.append).record["step"] == 4
+    assert same(best.state_dict(), load_adapter(tmp_path).state_dict())
+    assert [m["served_ppl"] for m in seen if "served_ppl" in m] == [5.0, 7.0]
+
+
 def test_what_is_validated_is_the_served_function(tmp_path):
     base, seen = loaded(), []
     adapter = run(tmp_path, base, seen.append, validate_every=8)
