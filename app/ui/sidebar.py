@@ -102,8 +102,8 @@ def _layer(facts: dict[str, Any] | None, notices: list[str]) -> int:
     default = 1
     links.check("layer", range(layers), default, notices)
     # Another model may have fewer layers than the last one.
-    if (at := st.session_state.get("layer")) is not None:
-        st.session_state["layer"] = min(int(at), layers - 1)
+    if int(st.session_state.get("layer") or 0) >= layers:
+        st.session_state["layer"] = layers - 1
     return st.slider(
         "Layer",
         0,
