@@ -53,8 +53,15 @@ def _progress(engine: Any, job_id: str, key: str, what: str, session: str | None
         st.rerun()
     st.progress(min(max(job.fraction, 0.0), 1.0), sentence(job, what))
     if session is not None and st.button("Stop", key=f"{key}_stop", icon=":material/stop_circle:"):
-        engine.cancel(job_id, session=session)
+        if not engine.cancel(job_id, session=session):
+            leave(job_id)
         st.rerun()
+
+
+def leave(job_id: str) -> None:
+    """Let go of a job in this session, while it goes on for others who asked for the same."""
+    st.session_state.setdefault("_left", set()).add(job_id)
+    st.toast("You let it go; it runs on for others who asked for the same.", icon=":material/group:")
 
 
 def sentence(job: Any, what: str) -> str:

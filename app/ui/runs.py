@@ -23,7 +23,7 @@ def prepare_in_background(page: Page) -> None:
     ran = page.source is not None and page.source.current and page.source.kind == "live"
     if page.model not in prepared or (ran and before is not None and before.state == "failed"):
         prepared[page.model] = page.engine.submit("prepare", {"model": page.model}, session=page.session).id
-    if page.source and page.source.current and page.source.kind == "recorded" and not selection.asked(page.request()):
+    if page.source and page.source.current and page.source.kind == "recorded" and not selection.tried(page.request()):
         request = page.request()
         job = page.engine.submit("trace", request, session=page.session)
         selection.remember(request, job.id)
@@ -66,7 +66,7 @@ def run_box(page: Page) -> None:
 def _preparation(page: Page) -> Any:
     """The job that loads the selected model; None when this session asked for none."""
     job_id = st.session_state.get("_prepare", {}).get(page.model)
-    return page.engine.get(job_id) if job_id else None
+    return page.engine.get(job_id) if job_id and job_id not in st.session_state.get("_left", ()) else None
 
 
 def _run_button(page: Page, request: dict[str, Any]) -> None:

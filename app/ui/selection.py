@@ -122,6 +122,7 @@ def fingerprint(request: dict[str, Any]) -> str:
 def remember(request: dict[str, Any], job_id: str) -> None:
     """Note that this session asked for a request under this job."""
     st.session_state.setdefault("_runs", {})[fingerprint(request)] = {"job": job_id}
+    st.session_state.get("_left", set()).discard(job_id)
 
 
 def forget(request: dict[str, Any]) -> None:
@@ -129,7 +130,12 @@ def forget(request: dict[str, Any]) -> None:
     st.session_state.get("_runs", {}).pop(fingerprint(request), None)
 
 
+def tried(request: dict[str, Any]) -> bool:
+    """Whether this session asked for a request, also when it let the run go since."""
+    return fingerprint(request) in st.session_state.get("_runs", {})
+
+
 def asked(request: dict[str, Any]) -> str | None:
     """The job under which this session asked for a request."""
     run = st.session_state.get("_runs", {}).get(fingerprint(request))
-    return run["job"] if run else None
+    return run["job"] if run and run["job"] not in st.session_state.get("_left", ()) else None

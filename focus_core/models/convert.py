@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from focus_core.errors import Cancelled, FocusError, InvalidInput, NotAvailable, Unsupported
+from focus_core.jobs.files import cache_folder
 from focus_core.models.child import answer, follow, module_command, reraise
 from focus_core.models.folders import models_folder, whole_folder
 from focus_core.models.headers import gguf_values
@@ -39,7 +40,7 @@ STAGES = {
 
 def prepared(key: str) -> Path | None:
     """The folder of a conversion that finished; None when there is none."""
-    folder = models_folder() / key
+    folder = cache_folder().resolve() / "models" / key  # one that can only be read will do
     try:
         mark = json.loads((folder / MARK).read_text(encoding="utf-8"))
     except (OSError, ValueError):

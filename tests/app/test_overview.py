@@ -294,3 +294,17 @@ def test_a_preparation_that_was_killed_is_past_once_a_run_has_loaded_the_model(s
     at.sidebar.selectbox(key="variant").select("window").run()
     assert "Killed" not in said(at)
     assert at.button(key="run_now")
+
+
+def test_stop_lets_go_of_a_run_that_others_asked_for_too(start, monkeypatch):
+    at = start(text="own")
+    engine().seconds = 1000
+    at = run(own(at, "A few words that two people read. " * 40))
+    monkeypatch.setattr(type(engine()), "cancel", lambda self, job_id, session=None: False)
+    at.button(key="run_stop").click().run()
+    assert "runs on for others" in at.toast[0].value
+    assert not at.error
+    assert at.button(key="run_now")
+    before = len(engine().submitted)
+    at.run()
+    assert len(engine().submitted) == before

@@ -200,6 +200,13 @@ def test_an_unwritable_cache_is_said(tmp_path, monkeypatch):
     assert "FOCUS_LAB_CACHE" in caught.value.hint
 
 
+def test_a_model_in_a_cache_that_can_only_be_read_is_found(gguf, cache, monkeypatch):
+    path, _ = gguf
+    folder = convert.prepare(path, "k")
+    monkeypatch.setattr(convert, "models_folder", lambda: pytest.fail("the folder was opened for writing"))
+    assert convert.prepare(path, "k") == convert.prepared("k") == folder
+
+
 def test_the_bar_nears_the_next_stage_and_never_passes_it():
     for stage, (start, _, message) in convert.STAGES.items():
         following = [s for s, _, _ in convert.STAGES.values() if s > start] or [1.0]
