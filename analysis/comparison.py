@@ -269,6 +269,13 @@ def provenance(about: dict[str, Any]) -> str:
     return ", ".join(str(part) for part in parts if part)
 
 
+def counts(given: int | dict[str, int] | None) -> str:
+    """A number that holds for all lengths, or one a length, as people read it."""
+    if not isinstance(given, dict):
+        return str(given)
+    return ", ".join(f"{count} at {int(n):,} tokens" for n, count in given.items())
+
+
 def was_busy(about: dict[str, Any]) -> bool:
     """Whether other work took more than half of the machine's cores when the run began."""
     cores = about.get("environment", {}).get("cores")

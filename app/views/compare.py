@@ -199,10 +199,10 @@ def _origin(shown: Shown | None) -> None:
 def _how(about: dict[str, Any], where: dict[str, Any]) -> str:
     command = f" Command: `{about['command']}`." if about.get("command") else ""
     return (
-        f"Whole-model prefill of one sequence, {about.get('repeats')} repeats of all variants in turn, the order "
-        f"rotated; shown are the median and the 10th to the 90th percentile. Perplexity: the first "
-        f"{about.get('windows')} windows at most, no BOS, the same tokens for all. torch {where.get('torch')}, "
-        f"{where.get('threads')} threads.{command}"
+        f"Whole-model prefill of one sequence, {words.counts(about.get('repeats'))} repeats of all variants in turn, "
+        f"the order rotated; shown are the median and the 10th to the 90th percentile. Perplexity: the first "
+        f"{words.counts(about.get('windows'))} windows at most, no BOS, the same tokens for all. "
+        f"torch {where.get('torch')}, {where.get('threads')} threads.{command}"
     )
 
 

@@ -1,24 +1,29 @@
 """Measures the comparisons that ship in ``data/results``: ``python -m data.build.comparisons``.
 
 One file for the frontier and speed by length (``compare-*.json``), and one for the gates (``gates-*.json``), each with
-the environment it was measured in and the command that made it.
+the environment it was measured in, the machine's load before, the order of the timed runs and the command that made
+it. Long texts are timed and scored less often. What a run that was stopped had measured stays in ``*.json.partial``.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import shlex
 import sys
 from pathlib import Path
 from typing import Any
 
+from analysis.comparison import merge
 from focus_core import assets
 from focus_core.benchmark.comparison import compare
+from focus_core.jobs.files import write_json
 from focus_core.models.catalog import DEFAULT
 from focus_core.models.loading import load_model
 
 TEMPERATURES = (1.0, 0.3, 0.1, 0.03)
+TIMED_TOKENS, FEWEST_REPEATS = 8192, 5
+"""Timed tokens of one line at one length, but at least so many repeats: a spread needs them."""
+SCORED_TOKENS = 4096
 
 
 def lines(adapter: str | None) -> list[dict[str, Any]]:
@@ -58,34 +63,63 @@ def main() -> None:
     parser.add_argument("--paper", help="name of an adapter in the paper's form, for the gates")
     parser.add_argument("--text", default="persuasion")
     parser.add_argument("--lengths", default="512,1024,2048,4096")
-    parser.add_argument("--repeats", type=int, default=9)
-    parser.add_argument("--windows", type=int, default=4)
-    parser.add_argument("--gate-windows", type=int, default=16, help="windows of 1,024 tokens for the gates; 0: none")
+    parser.add_argument("--repeats", type=int, default=9, help="most timed repeats; long texts take fewer")
+    parser.add_argument("--windows", type=int, default=4, help="most scored windows; long texts take fewer")
+    parser.add_argument("--gate-windows", type=int, default=4, help="windows of 1,024 tokens for the gates; 0: none")
+    parser.add_argument("--only", choices=("compare", "gates"), help="one of the two files; default: both")
     parser.add_argument("--device")
     parser.add_argument("--name", default="cpu", help="end of the files' names")
     options = parser.parse_args()
     for name in filter(None, (options.adapter, options.paper)):
         if name not in assets.adapters():
             parser.error(f"no adapter {name!r} ships; there is {', '.join(assets.adapters()) or 'none'}")
+    if options.only == "gates" and not options.adapter:
+        parser.error("the gates need --adapter")
     loaded = load_model(options.model, device=options.device)
-    text = assets.load_text(options.text).text
-    lengths = [int(n) for n in options.lengths.split(",")]
-    wanted = [("compare", lines(options.adapter), lengths, options.repeats, options.windows)]
+    sizes = [int(n) for n in options.lengths.split(",")]
+    wanted = {"compare": (lines(options.adapter), sizes, *counts(sizes, options.repeats, options.windows))}
     if options.adapter and options.gate_windows:
-        wanted.append(("gates", gates(options.adapter, options.paper), [1024], 1, options.gate_windows))
-    for kind, entries, sizes, repeats, windows in wanted:
-        result = compare(loaded, entries, text, sizes, repeats=repeats, windows=windows, progress=_say)
-        command = shlex.join(["python", "-m", "data.build.comparisons", *sys.argv[1:]])
-        result["about"] |= {"text": options.text, "command": command}
+        wanted["gates"] = (gates(options.adapter, options.paper), [1024], 1, options.gate_windows)
+    command = shlex.join(["python", "-m", "data.build.comparisons", *sys.argv[1:]])
+    for kind in filter(wanted.get, [options.only] if options.only else wanted):
         path = assets.DATA / "results" / f"{kind}-{options.model}-{options.name}.json"
-        _write(path, result)
+        measure(path, loaded, *wanted[kind], text=options.text, command=command)
         print(f"\n{path}")
 
 
-def _write(path: Path, result: dict[str, Any]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    result["about"].pop("order")
-    path.write_text(json.dumps(result, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+def counts(lengths: list[int], repeats: int, windows: int) -> tuple[dict[int, int], dict[int, int]]:
+    """Repeats and windows of each length, so that all lengths together take minutes."""
+    fewest = min(repeats, FEWEST_REPEATS)
+    timed = {n: max(fewest, min(repeats, TIMED_TOKENS // n)) for n in lengths}
+    return timed, {n: max(1, min(windows, SCORED_TOKENS // n)) for n in lengths}
+
+
+def measure(
+    path: Path,
+    loaded: Any,
+    entries: list[dict[str, Any]],
+    lengths: list[int],
+    repeats: int | dict[int, int],
+    windows: int | dict[int, int],
+    *,
+    text: str,
+    command: str,
+) -> None:
+    """Compare and write ``path``; until it is complete, what there is goes to ``path`` + ``.partial``."""
+    unfinished = path.with_name(f"{path.name}.partial")
+    parts: list[dict[str, Any]] = []
+
+    def kept(result: dict[str, Any]) -> dict[str, Any]:
+        return {**result, "about": {**result["about"], "text": text, "command": command}}
+
+    def keep(part: dict[str, Any]) -> None:
+        parts.append(part)
+        write_json(unfinished, kept(merge(parts)))
+
+    novel = assets.load_text(text).text
+    result = compare(loaded, entries, novel, lengths, repeats=repeats, windows=windows, progress=_say, partial=keep)
+    write_json(path, kept(result), indent=1)
+    unfinished.unlink(missing_ok=True)
 
 
 def _say(fraction: float, message: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -64,8 +64,8 @@ def compare(
     text: str,
     lengths: list[int],
     *,
-    repeats: int = 5,
-    windows: int = MAX_WINDOWS,
+    repeats: int | Mapping[int, int] = 5,
+    windows: int | Mapping[int, int] = MAX_WINDOWS,
     load_adapter: Callable[[str], Any] | None = None,
     progress: Callable[[float, str], None] | None = None,
     partial: Callable[[dict[str, Any]], None] | None = None,
@@ -82,8 +82,8 @@ def compare(
         entries: ``{variant, config, adapter, label}`` each; dense is added as the baseline.
         text: what is read; it must hold the longest length.
         lengths: tokens of a window.
-        repeats: timed prefills of each line.
-        windows: most windows scored.
+        repeats: timed prefills of each line, for all lengths or by length.
+        windows: most windows scored, for all lengths or by length.
         load_adapter: loads an adapter by name; default: from ``data/adapters`` or a folder.
         progress: fraction and sentence.
         partial: called with ``{"about": ...}`` at each length, then ``{"row": ...}`` when a line has been scored and
@@ -116,13 +116,14 @@ class _Run:
     """
 
     def __init__(self, loaded, entries, text, lengths, repeats, windows, load_adapter, progress, partial, cancel):
-        self.loaded, self.repeats, self.windows = loaded, repeats, windows
+        self.loaded = loaded
         self.progress, self.partial, self.cancel = progress, partial, cancel
         self.load_average = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
         self.lengths = sorted({int(n) for n in lengths})
         if not self.lengths or self.lengths[0] < 2:
             raise InvalidInput(f"The lengths are {self.lengths}.", "A comparison needs lengths of at least 2 tokens.")
-        if repeats < 1 or windows < 1:
+        self.repeats, self.windows = (_by_length(given, self.lengths) for given in (repeats, windows))
+        if min(*self.repeats.values(), *self.windows.values()) < 1:
             raise InvalidInput(f"repeats is {repeats} and windows {windows}.", "Both must be at least 1.")
         self.ids = self._tokens(text)
         self.entries, self.refused = resolve(entries, loaded.facts, load_adapter or self._shipped_adapter)
@@ -130,7 +131,7 @@ class _Run:
         self.about = self._about(text)
         served = [e for e in self.entries if e.variant.served]
         self.total = sum(
-            n * (self._windows(n) * len(self.entries) + (self.repeats + 1) * len(served)) for n in self.lengths
+            n * (self._windows(n) * len(self.entries) + (self.repeats[n] + 1) * len(served)) for n in self.lengths
         )
         self.done = 0
 
@@ -220,25 +221,25 @@ class _Run:
     def _time(self, entries: list[Entry], length: int) -> None:
         from focus_core.retrofit import retrofit
 
-        device = str(self.ids.device)
+        device, repeats = str(self.ids.device), self.repeats[length]
         watches = {e.key: Stopwatch(device) for e in entries}
         variants = {e.key: watched(e.variant, watches[e.key]) for e in entries}
         whole: dict[str, list[float]] = {e.key: [] for e in entries}
         inside: dict[str, list[float]] = {e.key: [] for e in entries}
         self.about["order"][str(length)] = []
         try:
-            for repeat in range(self.repeats):
+            for repeat in range(repeats):
                 order = rotated(entries, repeat)
                 self.about["order"][str(length)].append([e.label for e in order])
                 for entry in order:
-                    said = f"Timing {entry.label} at {length:,} tokens, repeat {repeat + 1} of {self.repeats}"
+                    said = f"Timing {entry.label} at {length:,} tokens, repeat {repeat + 1} of {repeats}"
                     self._step(length, said)
                     with retrofit(self.loaded.model, variants[entry.key], adapter=entry.adapter):
                         whole[entry.key].append(timed_prefill(self.loaded.model, self.ids[:, :length]))
                     inside[entry.key].append(watches[entry.key].take())
                 done = repeat + 1
                 # Rounds 1, 2, 4, 8, ...: a run that is killed has lost half its repeats at most.
-                if done < self.repeats and done & repeat == 0:
+                if done < repeats and done & repeat == 0:
                     self._emit_timed(entries, length, whole, inside)
         finally:
             self._emit_timed(entries, length, whole, inside)
@@ -248,7 +249,7 @@ class _Run:
             row = self.rows[entry.key, length]
             if whole[entry.key]:
                 row |= _timings(entry.key, entries[0].key, whole, inside)
-            row["complete"] = len(whole[entry.key]) == self.repeats
+            row["complete"] = len(whole[entry.key]) == self.repeats[length]
             self._emit(row)
 
     def _keep_scored(self, entry: Entry, length: int) -> None:
@@ -277,7 +278,7 @@ class _Run:
         self.done += tokens
 
     def _windows(self, length: int) -> int:
-        return min(self.windows, self.ids.shape[1] // length)
+        return min(self.windows[length], self.ids.shape[1] // length)
 
     def _tokens(self, text: str) -> Any:
         import torch
@@ -296,7 +297,7 @@ class _Run:
                 if len(ids) > 1
                 else "Give a longer text: a shipped passage has at least 1,024 tokens.",
             )
-        used = ids[: longest * self.windows]
+        used = ids[: max(n * self.windows[n] for n in self.lengths)]
         return torch.as_tensor(used, dtype=torch.long, device=self.loaded.model.device)[None]
 
     def _shipped_adapter(self, name: str) -> Any:
@@ -319,8 +320,8 @@ class _Run:
             "text_hash": hashlib.sha256(text.encode()).hexdigest()[:16],
             "tokens": int(self.ids.shape[1]),
             "lengths": self.lengths,
-            "repeats": self.repeats,
-            "windows": self.windows,
+            "repeats": _said(self.repeats),
+            "windows": _said(self.windows),
             "block": BLOCK,
             "load_before": self.load_average,
             "peak_how": "high-water mark of the GPU allocator" if on_card else "sum over torch's own allocations",
@@ -348,6 +349,16 @@ def paired_change(nll: np.ndarray, dense: np.ndarray) -> dict[str, float]:
     error = float(np.std(blocks, ddof=1) / math.sqrt(len(blocks))) if len(blocks) > 1 else None
     mean = float(difference.mean())
     return {"nll_change": mean, "nll_change_se": error, "ppl_change": math.expm1(mean)}
+
+
+def _by_length(given: int | Mapping[int, int], lengths: list[int]) -> dict[int, int]:
+    return {n: given[n] if isinstance(given, Mapping) else given for n in lengths}
+
+
+def _said(counts: dict[int, int]) -> int | dict[str, int]:
+    """One number where all lengths have the same, else by length."""
+    every = set(counts.values())
+    return every.pop() if len(every) == 1 else {str(n): count for n, count in counts.items()}
 
 
 def _timings(key: str, dense: str, whole: dict[str, list[float]], inside: dict[str, list[float]]) -> dict[str, Any]:

@@ -40,13 +40,13 @@ def read_json(path: Path) -> Any:
         return None
 
 
-def write_json(path: Path, value: Any) -> None:
+def write_json(path: Path, value: Any, indent: int | None = None) -> None:
     """Write atomically: a reader sees the old file or the new one, never half of it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
     try:
         with os.fdopen(handle, "w", encoding="utf-8") as file:
-            json.dump(value, file)
+            json.dump(value, file, indent=indent)
         os.replace(temporary, path)
     finally:
         with contextlib.suppress(OSError):
