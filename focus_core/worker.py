@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import ctypes
+import errno
 import gc
 import json
 import os
@@ -202,8 +203,10 @@ def explain(error: BaseException) -> tuple[str, str]:
         sign in text for sign in ("out of memory", "DefaultCPUAllocator", "can't allocate memory")
     ):
         return "Memory ran out while this ran.", "Take a shorter text, fewer layers or a smaller model."
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return "The disk is full.", "Free disk space, or set FOCUS_LAB_CACHE to a folder with room; then run it again."
     first = next((line.strip() for line in text.splitlines() if line.strip()), "")
-    return f"The run stopped on a fault: {type(error).__name__}{f': {first[:300]}' if first else ''}.", "Run it again."
+    return f"It met a fault: {type(error).__name__}{f': {first[:300]}' if first else ''}.", "Run it again."
 
 
 def plain(value: Any) -> Any:

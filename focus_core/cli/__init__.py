@@ -57,10 +57,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     args = parser().parse_args(arguments)
     try:
-        if args.json:
+        if args.json is not None:
             check_writable(args.json)
         document = args.module.run(args)
-        if args.json:
+        if args.json is not None:
             write_json(document, args.json)
         else:
             print(args.module.table(document))
@@ -74,5 +74,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return REFUSED if isinstance(error, (InvalidInput, Unsupported, TooLarge, NotAvailable)) else FAILED
     except BrokenPipeError:
         sys.stderr.close()
+        return FAILED
+    except OSError as error:
+        clear_progress()
+        where = f" {error.filename}" if error.filename else ""
+        print(f"A file could not be read or written: {error.strerror or error}{where}.", file=sys.stderr)
         return FAILED
     return DONE

@@ -30,8 +30,15 @@ def check_writable(path: str) -> None:
     folder = Path(path).absolute().parent
     if not folder.is_dir():
         raise InvalidInput(f"There is no folder {folder} for {path}.", "Create it, or name another file.")
-    if Path(path).is_dir() or not os.access(folder, os.W_OK):
-        raise InvalidInput(f"{path} cannot be written.", "Name another file.")
+    if Path(path).is_dir():
+        raise InvalidInput(f"{path or 'An empty name'} cannot be written: it is a folder.", "Name a file.")
+    try:
+        # Permissions do not tell all: a file system may refuse whatever they say.
+        handle, probe = tempfile.mkstemp(dir=folder, prefix=f".{Path(path).name}-")
+        os.close(handle)
+        os.unlink(probe)
+    except OSError as error:
+        raise InvalidInput(f"{path} cannot be written ({error.strerror}).", "Name another file.") from None
 
 
 def write_json(document: Any, path: str) -> None:

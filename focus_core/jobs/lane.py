@@ -188,7 +188,8 @@ class Lane:
         if name == "done":
             result, seconds = event["result"], float(event.get("seconds", 0.0))
             if self._stored(job.kind):
-                self._store.save(job.key, job.kind, job.request, result, seconds)
+                with contextlib.suppress(OSError):  # on a full disk the result is not kept, and still given
+                    self._store.save(job.key, job.kind, job.request, result, seconds)
             self._on_done(job, seconds)
             with self._changed:
                 job.end(DONE, result=self._store.absolute(job.key, result))

@@ -229,3 +229,12 @@ def test_a_table_lines_up():
         "b               -",
     ]
     assert [show(x) for x in (True, 0.123456, 123456.0, 7)] == ["yes", "0.1235", "123,456", "7"]
+
+
+def test_a_file_that_fails_midway_is_a_sentence(monkeypatch, capsys):
+    def full(*args):
+        raise OSError(28, "No space left on device", "/full/disk")
+
+    monkeypatch.setattr(commands()["variants"], "run", full)
+    assert main(["variants"]) == 1
+    assert capsys.readouterr().err == "A file could not be read or written: No space left on device /full/disk.\n"

@@ -135,6 +135,8 @@ def test_cancelled_is_130(monkeypatch, tiny_folder, text_file):
         (["--variant", "focus"], "needs a trained adapter of kind router"),
         (["--variant", "focus", "--adapter", "/no/such/folder"], "no adapter at /no/such/folder"),
         (["--variant", "window", "--json", "/no/such/folder/r.json"], "no folder /no/such/folder"),
+        (["--variant", "window", "--json", "/proc/r.json"], "/proc/r.json cannot be written"),
+        (["--variant", "window", "--json", ""], "cannot be written"),
     ],
 )
 def test_wrong_arguments_get_one_line(refused, tiny_folder, text_file, arguments, sentence):

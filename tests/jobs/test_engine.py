@@ -1,3 +1,4 @@
+import errno
 import itertools
 import json
 import os
@@ -83,6 +84,17 @@ def test_store_drops_the_least_recently_used(tmp_path):
         assert not finish(engine.submit("write", {"size": 1000, "n": 2})).from_store
         used = sum(f.stat().st_size for f in (tmp_path / "runs").rglob("*") if f.is_file())
         assert used < 2500
+
+
+def test_a_full_disk_costs_the_memory_of_a_run_and_not_its_result(engine, monkeypatch):
+    def full(*args):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("focus_core.jobs.store.write_json", full)
+    monkeypatch.setattr("focus_core.jobs.costs.write_json", full)
+    job = finish(engine.submit("count", {"to": 2}))
+    assert (job.state, job.result["counted"]) == ("done", 2)
+    assert engine.status()["alive"]
 
 
 def test_a_damaged_result_is_made_again(engine):

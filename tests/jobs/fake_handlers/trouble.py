@@ -1,5 +1,6 @@
 """Goes wrong in the way that is asked for."""
 
+import errno
 import os
 import signal
 import sys
@@ -29,6 +30,8 @@ def run(request, context):
         raise RuntimeError("<b>odd</b>\nsecond line")
     elif how == "memory":
         raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 1 byte")
+    elif how == "full":
+        raise OSError(errno.ENOSPC, "No space left on device")
     elif how == "refuse":
         raise Unsupported("This cannot be.", "Take another.")
     elif how == "system-exit":
