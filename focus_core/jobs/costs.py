@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import statistics
 import threading
@@ -132,7 +133,8 @@ class Observed:
             ratios = self._ratios.setdefault(kind, [])
             ratios.append(min(50.0, max(0.02, seconds / raw_seconds)))
             del ratios[:-_KEPT_RATIOS]
-            write_json(self.path, self._ratios)
+            with contextlib.suppress(OSError):  # a full disk is no reason to fail the run
+                write_json(self.path, self._ratios)
 
 
 def say_seconds(seconds: float) -> str:
