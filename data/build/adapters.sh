@@ -22,7 +22,7 @@ train() {
     # The paper's own form, on a CPU: it is shown for what its soft gate leaks, not for what it serves.
     paper-k4)
       set -- "$1" --form paper --no-router-per-kv-head --groups 4 --query-topk 1 --balance sinkhorn \
-        --context 1024 --batch 1 --steps 100 --validate-every 25 --validation-windows 4 --checkpoint-every 25
+        --context 512 --batch 1 --steps 100 --validate-every 25 --validation-windows 4 --checkpoint-every 25
       ;;
     *) echo "There is no recipe $1." >&2; exit 2 ;;
   esac
