@@ -9,6 +9,7 @@ import streamlit as st
 
 from app.ui import links, selection, settings, texts
 from app.ui.engine import get_engine, session_id
+from app.ui.jobs import job_status
 from app.ui.view import Page, View
 from focus_core.handlers._shapes import shape_of
 
@@ -20,7 +21,7 @@ def select(view: View) -> Page:
     engine = get_engine()
     notices: list[str] = []
     with st.sidebar:
-        model = _model(notices) if "model" in view.needs else st.session_state.get("_model", _default_model())
+        model = _model(engine, notices) if "model" in view.needs else st.session_state.get("_model", _default_model())
         text = texts.choose(notices) if "text" in view.needs else None
         variant, config, adapter = "focus", {}, None
         if "variant" in view.needs:
@@ -39,9 +40,10 @@ def _default_model() -> str:
     return DEFAULT
 
 
-def _model(notices: list[str]) -> str:
+def _model(engine: Any, notices: list[str]) -> str:
     from focus_core.models.catalog import list_models
 
+    _forget_failures_once_fetched(engine)
     entries = {entry.name: entry for entry in list_models()}
     options = [*entries, OTHER_MODEL]
 
@@ -74,10 +76,34 @@ def _model(notices: list[str]) -> str:
             model = _default_model()
     elif not entries[choice].available:
         st.warning(f"It is not on this machine yet. To get it: `{entries[choice].how_to_get}`")
+        if choice == _default_model():
+            _fetch(engine)
     elif entries[choice].note:
         st.caption(entries[choice].note)
     st.session_state["_model"] = model
     return model
+
+
+def _fetch(engine: Any) -> None:
+    """One button that gets the default model's package, and how far that is."""
+    job = job_status(
+        engine, st.session_state.get("_fetch"), key="fetch", what="getting the model", session=session_id()
+    )
+    if job is None or job.finished:
+        st.button("Get it (93 MB)", icon=":material/download:", key="fetch_now", on_click=_ask_for_it, args=(engine,))
+
+
+def _ask_for_it(engine: Any) -> None:
+    st.session_state["_fetch"] = engine.submit("fetch", {}, session=session_id()).id
+
+
+def _forget_failures_once_fetched(engine: Any) -> None:
+    """What failed for want of the model may be asked for again."""
+    job_id = st.session_state.get("_fetch")
+    job = engine.get(job_id) if job_id else None
+    if job is not None and job.state == "done":
+        for key in ("_fetch", "_prepare", "_runs"):
+            st.session_state.pop(key, None)
 
 
 def facts_of(engine: Any, model: str, source: selection.Source | None) -> dict[str, Any] | None:

@@ -110,6 +110,8 @@ class FakeEngine:
         return {"alive": True, "model": MODEL, "running": [], "queued": []}
 
     def _work(self, kind: str, request: dict[str, Any]) -> dict[str, Any]:
+        if kind == "fetch":
+            return {}
         if kind == "prepare":
             return {"model": request["model"], "facts": {"layers": 4, "heads": 6, "kv_heads": 3}}
         path = self.folder / f"{len(self.jobs)}-{time.time_ns()}.npz"

@@ -308,3 +308,24 @@ def test_stop_lets_go_of_a_run_that_others_asked_for_too(start, monkeypatch):
     before = len(engine().submitted)
     at.run()
     assert len(engine().submitted) == before
+
+
+def test_one_button_gets_the_default_model_and_what_failed_without_it_starts_anew(start, monkeypatch):
+    from focus_core.models import catalog
+
+    here = catalog.packaged_gguf
+    monkeypatch.setattr(catalog, "packaged_gguf", lambda: None)
+    monkeypatch.setattr(catalog, "prepared_default", lambda: None)
+    at = start(seconds=1000)
+    for job in engine().jobs.values():
+        job.error = InvalidInput("The package is missing.", "Get it.")
+    at.run()
+    at.button(key="fetch_now").click().run()
+    asked = engine().submitted[-1]
+    assert asked == ("fetch", {})
+    assert not [b for b in at.button if b.key == "fetch_now"]
+    monkeypatch.setattr(catalog, "packaged_gguf", here)
+    next(job for job in engine().jobs.values() if job.kind == "fetch").takes = 0
+    at.run()
+    assert "The package is missing" not in said(at)
+    assert [kind for kind, _ in engine().submitted].count("prepare") == 2

@@ -251,3 +251,9 @@ def test_estimates_take_milliseconds():
     for _ in range(10):
         handlers.handler("trace").estimate(request, HOST)
     assert (time.process_time() - began) / 10 < 0.03
+
+
+def test_fetching_the_default_model_needs_no_network_where_it_is(engine):
+    job = finish(engine.submit("fetch", {}), seconds=60)
+    assert job.result == {"file": "SmolLM2-135M-Instruct.Q4_1.gguf"}, job.error
+    assert "93 MB" in job.estimate.sentence
