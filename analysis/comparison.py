@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from analysis.numbers import duration, memory, operations, percent, sig3, times
+from analysis.timing import SLOWER, UNCLEAR, line_verdict, too_close, verdict
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -24,7 +25,7 @@ BADGES = {
     "masked dense": "Every pair is computed and some are then hidden: nothing is saved.",
     "dense by definition": "The text is no longer than window + sinks, so every pair is kept.",
     "too short to judge": f"Fewer than {ENOUGH_TOKENS} tokens were scored.",
-    "slower than dense": "Its median time is longer than dense's in the same run.",
+    "slower than dense": "It took longer than dense in the same run, by more than its repeats differ.",
 }
 
 
@@ -117,8 +118,7 @@ def badges(row: dict[str, Any], *, recorded: bool) -> list[str]:
         found.append("dense by definition")
     if row.get("scored", ENOUGH_TOKENS) < ENOUGH_TOKENS:
         found.append("too short to judge")
-    ratio = median(row, "ratio")
-    if ratio is not None and ratio > 1 and not is_baseline(row):
+    if not is_baseline(row) and verdict(row.get("ratio")) == SLOWER:
         found.append("slower than dense")
     return found
 
@@ -164,44 +164,11 @@ def table(result: dict[str, Any], *, recorded: bool = False) -> pd.DataFrame:
 NO_CHANGE = "baseline"
 
 
-def crossover(sizes: list[int], ratios: list[float]) -> float | None:
-    """The length from which on a variant is faster than dense, by log-linear interpolation.
-
-    Args:
-        sizes: measured lengths, ascending.
-        ratios: time over dense's at each.
-
-    Returns:
-        The length; None when it is slower at the longest, or faster at every length already.
-    """
-    if not ratios or ratios[-1] >= 1 or all(r < 1 for r in ratios):
-        return None
-    last = max(i for i, r in enumerate(ratios) if r >= 1)
-    a, b = math.log(sizes[last]), math.log(sizes[last + 1])
-    share = (ratios[last] - 1) / (ratios[last] - ratios[last + 1])
-    return math.exp(a + share * (b - a))
-
-
 def speed_verdicts(result: dict[str, Any], measure: str = "ratio") -> list[str]:
-    """For every timed variant, one sentence on where it is slower than dense and where faster."""
-    said = []
-    for line in by_line(result):
-        rows = [r for r in line if median(r, measure) is not None]
-        if not rows or is_baseline(rows[0]):
-            continue
-        label = rows[0]["label"]
-        sizes, ratios = [r["length"] for r in rows], [median(r, measure) for r in rows]
-        cross = crossover(sizes, ratios)
-        if cross is not None:
-            said.append(
-                f"{label} is slower than dense below about {sig3(cross)} tokens and faster above, "
-                f"up to the {sizes[-1]:,} measured."
-            )
-        elif ratios[-1] >= 1:
-            said.append(f"{label} is slower than dense at {sizes[-1]:,} tokens, the longest measured.")
-        else:
-            said.append(f"{label} is faster than dense at every length measured.")
-    return said
+    """For every timed variant, one sentence on where it is slower than dense, where faster, and where neither."""
+    lines = [[r for r in line if r.get(measure)] for line in by_line(result)]
+    lines = [line for line in lines if line and not is_baseline(line[0])]
+    return [line_verdict(line[0]["label"], {r["length"]: r[measure] for r in line}) for line in lines]
 
 
 def by_line(result: dict[str, Any]) -> list[list[dict[str, Any]]]:
@@ -228,22 +195,35 @@ def losses(result: dict[str, Any], length: int, measure: str) -> list[str]:
             continue
         interval = change_interval(row)
         worse = interval is not None and interval[0] > 0
-        own, base = cost_of(row, measure), cost_of(dense, measure)
-        costlier = own is not None and base is not None and own >= base
+        costlier = _costs_more(row, dense, measure)
         if costlier and worse:
-            said.append(f"{row['label']} loses on both: {_says_cost(own, base, measure)} and {_says_quality(row)}.")
+            said.append(f"{row['label']} loses on both: {_says_cost(row, dense, measure)} and {_says_quality(row)}.")
         elif costlier:
-            said.append(f"{row['label']} saves nothing here: {_says_cost(own, base, measure)}.")
+            said.append(f"{row['label']} saves nothing here: {_says_cost(row, dense, measure)}.")
         elif worse:
             said.append(f"{row['label']} pays with quality: {_says_quality(row)}.")
     return said
 
 
-def _says_cost(own: float, base: float, measure: str) -> str:
+def undecided(result: dict[str, Any], length: int) -> list[str]:
+    """For each variant whose time cannot be told from dense's at this length, one sentence."""
+    rows = [r for r in scored(result, length) if r["served"] and not is_baseline(r)]
+    return [f"{r['label']}: {too_close(r['ratio'])}." for r in rows if verdict(r.get("ratio")) == UNCLEAR]
+
+
+def _costs_more(row: dict[str, Any], dense: dict[str, Any], measure: str) -> bool:
     if measure == "time":
-        return f"{times(own / base)} dense's time"
+        return verdict(row.get("ratio")) == SLOWER
+    own, base = cost_of(row, measure), cost_of(dense, measure)
+    return own is not None and base is not None and own >= base
+
+
+def _says_cost(row: dict[str, Any], dense: dict[str, Any], measure: str) -> str:
+    own = cost_of(row, measure)
+    if measure == "time":
+        return f"{times(own)} dense's time ({times(row['ratio']['p10'])} to {times(row['ratio']['p90'])})"
     if measure == "memory":
-        return f"{times(own / base)} dense's peak memory"
+        return f"{times(own / cost_of(dense, measure))} dense's peak memory"
     return f"{percent(own)} of the pairs"
 
 
@@ -292,6 +272,8 @@ def answer(result: dict[str, Any], *, recorded: bool = False) -> str:
     where = "On the recorded text" if recorded else "On this text"
     time = median(row, "ratio")
     takes = f"takes {times(time)} dense's time" if time is not None else "has not been timed yet"
+    if verdict(row.get("ratio")) == UNCLEAR:
+        takes += f", {too_close(row['ratio'])},"
     interval = change_interval(row)
     spread, judged = f"{row['scored']:,} tokens scored", ""
     if interval is not None:

@@ -7,11 +7,14 @@ from typing import Any
 
 import plotly.graph_objects as go
 
-from analysis.comparison import by_line, change_interval, crossover, is_baseline, lengths, median, scored
+from analysis.comparison import by_line, change_interval, is_baseline, lengths, median, scored
 from analysis.lines import DASHES, EMPTY, SYMBOLS, colour, name_of, turns
 from analysis.numbers import memory, percent, sig3, times
 from analysis.palette import KEPT, LOST
 from analysis.style import LOSES, QUIET, quiet, say
+from analysis.timing import crossover
+
+_STEPS = (0.1, 0.2, 0.5, 1, 2, 5, 10)
 
 
 def speed_by_length(result: dict[str, Any], part: str = "model") -> go.Figure:
@@ -23,7 +26,7 @@ def speed_by_length(result: dict[str, Any], part: str = "model") -> go.Figure:
     """
     figure = go.Figure()
     measure = "ratio" if part == "model" else "attention_ratio"
-    turn_of, tops, found, crossings = turns(result), [1.15], False, 0
+    turn_of, tops, found, crossings = turns(result), [1.15], False, []
     for line in by_line(result):
         rows = [r for r in line if median(r, measure) is not None]
         if not rows or is_baseline(rows[0]):
@@ -69,13 +72,9 @@ def speed_by_length(result: dict[str, Any], part: str = "model") -> go.Figure:
             customdata=[[times(t[part])] for t in curve],
             hovertemplate=f"{label}, counted operations: %{{customdata[0]}} at %{{x:,}} tokens<extra></extra>",
         )
-        cross = crossover(sizes, middle)
+        cross = crossover({r["length"]: r[measure] for r in rows})
         if cross is not None:
-            figure.add_vline(x=cross, line={"dash": "dash", "width": 1, "color": shade})
-            note = {"text": f" faster from {sig3(cross)} tokens", "font": {"color": shade, "size": 12}}
-            place = {"yref": "paper", "y": 0.97 - 0.08 * crossings, "xanchor": "left", "yanchor": "top"}
-            figure.add_annotation(x=log10(cross), showarrow=False, **place, **note)
-            crossings += 1
+            crossings.append((cross, shade))
     if not found:
         return quiet(say(figure, EMPTY), height=420)
     top = max(tops) * 1.08
@@ -86,9 +85,10 @@ def speed_by_length(result: dict[str, Any], part: str = "model") -> go.Figure:
         line_width=0,
         layer="below",
         annotation_text="slower than dense",
-        annotation_position="top left",
+        annotation_position="top right",
         annotation_font_color=QUIET,
     )
+    bottom = _crossings(figure, sorted(crossings), top)
     figure.add_hline(y=1, line={"dash": "dash", "width": 1, "color": QUIET})
     figure.add_scatter(
         x=[None], y=[None], mode="lines", name="counted operations", line={"dash": "dot", "width": 1.5, "color": QUIET}
@@ -96,8 +96,27 @@ def speed_by_length(result: dict[str, Any], part: str = "model") -> go.Figure:
     sizes = lengths(result)
     figure.update_xaxes(type="log", title="Tokens", tickvals=sizes, ticktext=[f"{n:,}" for n in sizes])
     what = "Whole prefill" if part == "model" else "Attention and routing"
-    figure.update_yaxes(title=f"{what}, time over dense's", range=[0, top])
+    step = next((s for s in _STEPS if top / s <= 8), top / 8)
+    ticks = [round(i * step, 6) for i in range(int(top / step) + 1)]
+    figure.update_yaxes(title=f"{what}, time over dense's", range=[bottom, top], tickvals=ticks)
     return quiet(figure, height=420)
+
+
+def _crossings(figure: go.Figure, crossings: list[tuple[float, str]], top: float) -> float:
+    """Mark where variants turn faster, and give the lower end of the y axis.
+
+    Each label has a row of its own below zero, where no curve goes; a later crossing's line ends above the labels of
+    the earlier ones, so that no line runs through a word.
+    """
+    bottom = -0.075 * top * len(crossings)
+    for i, (cross, shade) in enumerate(crossings):
+        foot = bottom + 0.075 * top * i
+        line = {"dash": "dash", "width": 1, "color": shade}
+        figure.add_shape(type="line", x0=cross, x1=cross, y0=foot, y1=1, line=line, layer="below")
+        note = {"text": f" faster from {sig3(cross)} tokens", "font": {"color": shade, "size": 12}}
+        place = {"x": log10(cross), "y": foot, "xanchor": "left", "yanchor": "bottom"}
+        figure.add_annotation(showarrow=False, **place, **note)
+    return bottom
 
 
 def soft_to_hard(result: dict[str, Any], length: int, picked: str | None = None) -> go.Figure:
@@ -185,7 +204,7 @@ def memory_bars(result: dict[str, Any]) -> go.Figure:
             continue
         figure.add_bar(
             x=[f"{r['length']:,} tokens" for r in rows],
-            y=[r["peak_bytes"] / 2**20 for r in rows],
+            y=[r["peak_bytes"] / 1e6 for r in rows],
             name=(label := name_of(rows[0])),
             marker={"color": colour(rows[0]["variant"]), "opacity": max(0.45, 1 - 0.25 * turn_of[rows[0]["key"]])},
             customdata=[
@@ -198,5 +217,5 @@ def memory_bars(result: dict[str, Any]) -> go.Figure:
         )
     if not figure.data:
         return quiet(say(figure, EMPTY), height=360)
-    figure.update_yaxes(title="Peak memory beyond the weights, MiB")
+    figure.update_yaxes(title="Peak memory beyond the weights, MB")
     return quiet(figure, height=360, barmode="group")

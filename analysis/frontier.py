@@ -15,7 +15,7 @@ MEASURES = {"time": "Time", "pairs": "Pairs kept", "memory": "Peak memory"}
 _AXIS = {
     "time": "Prefill time, as a share of dense's (left is faster)",
     "pairs": "Pairs kept, % of causal pairs",
-    "memory": "Peak memory of the prefill, MiB",
+    "memory": "Peak memory of the prefill, MB",
 }
 
 
@@ -26,7 +26,7 @@ def _bars(value: float, low: float | None, high: float | None) -> dict[str, Any]
 
 
 def _shown_cost(value: float, measure: str) -> float:
-    return {"time": value, "pairs": value * 100, "memory": value / 2**20}[measure]
+    return {"time": value, "pairs": value * 100, "memory": value / 1e6}[measure]
 
 
 def _cost_text(row: dict[str, Any], measure: str) -> str:
@@ -163,8 +163,10 @@ def _losing_region(figure: go.Figure, dense_cost: float) -> None:
         if trace.error_x and trace.error_x.array:
             xs += [trace.x[0] + trace.error_x.array[0], trace.x[0] - trace.error_x.arrayminus[0]]
     wide, tall = (max(xs) - min(xs)) or max(abs(dense_cost), 1) * 0.5, (max(ys) - min(ys)) or 1.0
-    left, right = max(0.0, min(xs) - 0.12 * wide), max(xs) + 0.22 * wide
-    bottom, top = min(ys) - 0.15 * tall, max(ys) + 0.2 * tall
+    # Both sides of dense are wide enough for the labels, so that its line runs through none of them.
+    left = max(0.0, min(min(xs) - 0.12 * wide, dense_cost - 0.3 * wide))
+    right = max(max(xs) + 0.12 * wide, dense_cost + 0.4 * wide)
+    bottom, top = min(ys) - 0.18 * tall, max(ys) + 0.25 * tall
     figure.add_shape(
         type="rect", x0=dense_cost, x1=right, y0=bottom, y1=top, fillcolor=LOSES, line_width=0, layer="below"
     )
@@ -173,14 +175,28 @@ def _losing_region(figure: go.Figure, dense_cost: float) -> None:
         {"x0": dense_cost, "x1": dense_cost, "y0": bottom, "y1": top},
         {"x0": left, "x1": right, "y0": 0, "y1": 0},
     ):
-        figure.add_shape(type="line", **line, line={"dash": "dash", "width": 1, "color": QUIET})
+        figure.add_shape(type="line", **line, line={"dash": "dash", "width": 1, "color": QUIET}, layer="below")
     note = {"showarrow": False, "font": {"size": 12, "color": QUIET}}
     for x, y, side, edge, text in (
-        (right, top, "right", "top", "costs more and predicts worse"),
+        (right, top, "right", "top", "costs more and<br>predicts worse"),
         (right, bottom, "right", "bottom", "costs more"),
         (left, top, "left", "top", "predicts worse"),
-        (left, 0, "left", "top", "dense's perplexity"),
+        (*_free_end(figure, left, right, 0.09 * (top - bottom)), "dense's perplexity"),
     ):
-        figure.add_annotation(x=x, y=y, text=text, xanchor=side, yanchor=edge, **note)
+        figure.add_annotation(x=x, y=y, text=text, xanchor=side, yanchor=edge, align=side, **note)
     figure.update_xaxes(range=[left, right])
     figure.update_yaxes(range=[bottom, top])
+
+
+def _free_end(figure: go.Figure, left: float, right: float, room: float) -> tuple[float, float, str, str]:
+    """Where below dense's line a label of that height meets no point and no counted line: x, y and its anchors."""
+    wide = 0.24 * (right - left)
+    for x, side, low, high in ((left, "left", left, left + wide), (right, "right", right - wide, right)):
+        taken = any(
+            min(trace.x) <= high and max(trace.x) >= low and -room <= min(trace.y) <= room / 2
+            for trace in figure.data
+            if trace.x
+        )
+        if not taken:
+            return x, 0, side, "top"
+    return left, 0, "left", "top"

@@ -46,14 +46,14 @@ def duration(milliseconds: float | None) -> str:
 
 
 def memory(count: float | None) -> str:
-    """Bytes in the binary unit that reads best."""
+    """Bytes in the decimal unit that reads best, as everywhere in the app."""
     if count is None or not math.isfinite(count):
         return NONE
-    for unit in ("B", "KiB", "MiB"):
-        if abs(count) < 1024:
+    for unit in ("B", "kB", "MB"):
+        if abs(count) < 1e3:
             return f"{sig3(count)} {unit}"
-        count /= 1024
-    return f"{sig3(count)} GiB"
+        count /= 1e3
+    return f"{sig3(count)} GB"
 
 
 def operations(count: float | None) -> str:

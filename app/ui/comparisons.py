@@ -153,6 +153,17 @@ def find(page: Page, wanted: dict[str, Any] | None, slot: str, recorded: str) ->
     return next((Shown(d, "recorded") for d in [*same, *documents]), None)
 
 
+def redraw_when_more(engine: Any, job: Any) -> None:
+    """Draw the page again whenever this running job has handed over another row."""
+    st.fragment(_when_more, run_every=1.0)(engine, job.id, len(job.partial))
+
+
+def _when_more(engine: Any, job_id: str, seen: int) -> None:
+    job = engine.get(job_id)
+    if job is not None and len(job.partial) != seen:
+        st.rerun()
+
+
 def recorded_points(model: str) -> tuple[tuple[str, dict[str, Any]], ...]:
     """(caption, row) of the shipped evaluations of this model."""
     found = []

@@ -98,6 +98,7 @@ def _run(page: Page, request: dict[str, Any] | None) -> None:
     if job is not None and job.state != "done":
         job_status(page.engine, job_id, key="gates_job", what="measuring the gates", session=page.session)
         if not job.finished:
+            comparisons.redraw_when_more(page.engine, job)
             return
     try:
         cost = page.engine.estimate(comparisons.KIND, request)

@@ -112,7 +112,7 @@ def _run(page: Page, request: dict[str, Any] | None) -> None:
     job = page.engine.get(job_id) if job_id else None
     if job is not None and job.state in ("queued", "running"):
         job_status(page.engine, job_id, key="compare_job", what="the comparison", session=page.session)
-        st.fragment(_when_more, run_every=1.0)(page.engine, job_id, len(job.partial))
+        comparisons.redraw_when_more(page.engine, job)
         return
     if job is not None and job.state == "failed":
         job_status(page.engine, job_id, key="compare_job", what="the comparison")
@@ -140,13 +140,6 @@ def _run(page: Page, request: dict[str, Any] | None) -> None:
         selection.remember(request, page.engine.submit(comparisons.KIND, request, session=page.session).id)
         st.rerun()
     st.caption(cost.sentence)
-
-
-def _when_more(engine: Any, job_id: str, seen: int) -> None:
-    """Redraw the page when another row has arrived."""
-    job = engine.get(job_id)
-    if job is not None and len(job.partial) != seen:
-        st.rerun()
 
 
 def _ways_out(page: Page, said: str, request: dict[str, Any]) -> None:
@@ -247,6 +240,9 @@ def _picture(page: Page, shown: Shown | None, result: dict[str, Any]) -> None:
     )
     for said in words.losses(result, size, measure or "time"):
         st.markdown(f":orange[:material/trending_down:] {plain(said)}")
+    if measure == "time":
+        for said in words.undecided(result, size):
+            st.markdown(f":gray[:material/drag_handle:] {plain(said)}")
     whole = [row["label"] for row in words.scored(result, size) if row.get("dense_by_definition")]
     if whole:
         st.info(

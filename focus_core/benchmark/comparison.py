@@ -36,9 +36,10 @@ MAX_WINDOWS = 4
 
 
 class Watch:
-    """Recorder: the kept share of each layer, and which backends computed."""
+    """Recorder: the kept share of each layer, and which backends computed; tells the layer when one is read."""
 
-    def __init__(self) -> None:
+    def __init__(self, on_layer: Callable[[int], None] = lambda layer: None) -> None:
+        self.on_layer = on_layer
         self.pairs = PairCounter()
         self.shares: list[list[float]] = []
         self.backends: set[str] = set()
@@ -48,6 +49,7 @@ class Watch:
         self.pairs.record(call, variant)
         if call.sliding_window is None:
             self.backends.add(backend_of(variant, call))
+        self.on_layer(call.layer)
 
     def next_window(self) -> None:
         """Keep what the last forward showed."""
@@ -172,10 +174,18 @@ class _Run:
         from focus_core.evaluation.likelihood import token_nll
         from focus_core.retrofit import retrofit
 
-        watch, parts = Watch(), []
+        said = ""
+
+        def within(layer: int) -> None:
+            if self.progress:
+                share = length * (layer + 1) / self.loaded.facts.layers
+                self.progress((self.done - length + share) / self.total, said)
+
+        watch, parts = Watch(within), []
         with torch.no_grad(), retrofit(self.loaded.model, entry.variant, adapter=entry.adapter, recorder=watch):
             for w in range(self._windows(length)):
-                self._step(length, f"Scoring {entry.label} at {length:,} tokens")
+                said = f"Scoring {entry.label} at {length:,} tokens, window {w + 1} of {self._windows(length)}"
+                self._step(length, said)
                 parts.append(token_nll(self.loaded.model, self.ids[:, w * length : (w + 1) * length]).cpu().numpy()[0])
                 watch.next_window()
         nll = np.stack(parts).astype(np.float64)

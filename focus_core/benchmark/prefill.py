@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -110,14 +112,38 @@ def peak_bytes(run: Callable[[], Any], device: str) -> int:
         return max(0, torch.cuda.max_memory_allocated() - before)
     from torch.profiler import ProfilerActivity, profile
 
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as seen:
+    seen = profile(activities=[ProfilerActivity.CPU], profile_memory=True)
+    with _silent_stderr():
+        seen.start()
+    try:
         run()
+    finally:
+        with _silent_stderr():
+            seen.stop()
     events = [e for e in seen.profiler.kineto_results.events() if e.name() == "[memory]"]
     held = top = 0
     for event in sorted(events, key=lambda e: e.start_ns()):
         held += event.nbytes()
         top = max(top, held)
     return top
+
+
+@contextlib.contextmanager
+def _silent_stderr() -> Iterator[None]:
+    """Keep the lines that torch's profiler prints when it starts and stops out of people's terminals."""
+    try:
+        kept = os.dup(2)
+    except OSError:
+        yield
+        return
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 2)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+        os.close(nowhere)
 
 
 def cache_bytes(cache: Any) -> int:

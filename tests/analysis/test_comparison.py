@@ -8,12 +8,12 @@ from analysis.comparison import (
     badges,
     cache_a_token,
     change_interval,
-    crossover,
     lengths,
     losses,
     merge,
     speed_verdicts,
     table,
+    undecided,
 )
 from tests.comparisons import comparison, dense, row
 
@@ -90,34 +90,44 @@ def test_the_interval_is_two_standard_errors_of_the_paired_change():
     assert change_interval(row(error=None)) is None
 
 
-def test_crossover_lies_where_the_ratio_is_one():
-    assert crossover([512, 2048], [1.2, 0.8]) == pytest.approx(1024)
-    assert crossover([512, 1024], [1.2, 1.1]) is None
-    assert crossover([512, 1024], [0.9, 0.8]) is None
-    assert crossover([], []) is None
-    # A dip that does not last is not yet a crossover: only from the last loss on is it faster.
-    assert crossover([256, 512, 1024, 2048], [0.9, 1.5, 1.5, 0.5]) == pytest.approx(1024 * 2**0.5)
-
-
 def test_verdicts_never_hide_where_a_variant_is_slower():
     said = speed_verdicts(comparison())
     assert said[0].startswith("Focus q4 is slower than dense below about ")
     assert "faster above, up to the 2,048 measured" in said[0]
     slow = {"about": {}, "rows": [dense(512), row(length=512, ratio=1.5)]}
-    assert speed_verdicts(slow) == ["Focus q4 is slower than dense at 512 tokens, the longest measured."]
+    assert speed_verdicts(slow) == ["Focus q4 is slower than dense at every length measured, up to 512 tokens."]
+
+
+def test_a_time_that_cannot_be_told_from_denses_is_no_loss_and_no_gain():
+    rows = [dense(512), row(length=512, change=0.001, error=0.01, ratio=1.08)]
+    rows[1]["ratio"] = {"median": 1.08, "p10": 0.93, "p90": 1.2, "n": 5}
+    result = {"about": {}, "rows": rows}
+    assert losses(result, 512, "time") == []
+    assert undecided(result, 512) == ["Focus q4: no clear difference in time (0.930× to 1.20×)."]
+    assert "slower than dense" not in badges(rows[1], recorded=False)
+    assert "takes 1.08× dense's time, no clear difference in time (0.930× to 1.20×), and changes" in answer(result)
+    assert speed_verdicts(result) == ["Focus q4 is not clearly different in time at 512 tokens (0.930× to 1.20×)."]
+    # Another cost has no repeats to differ, and quality is judged all the same.
+    assert losses(result, 512, "memory") == ["Focus q4 saves nothing here: 1.00× dense's peak memory."]
+    rows[1] |= {"nll_change": 0.05, "ppl_change": math.expm1(0.05), "nll_change_se": 0.01}
+    assert losses(result, 512, "time")[0].startswith("Focus q4 pays with quality: +5.13 % perplexity")
+    assert undecided(comparison(), 2048) == []
 
 
 def test_losses_tell_cost_quality_and_both_apart():
     both = losses(comparison(), 512, "time")
-    assert both[0] == "Focus q4 loses on both: 1.30× dense's time and +1.01 % perplexity (+0.602 % to +1.41 %)."
+    assert (
+        both[0]
+        == "Focus q4 loses on both: 1.30× dense's time (1.23× to 1.43×) and +1.01 % perplexity (+0.602 % to +1.41 %)."
+    )
     quality = losses(comparison(), 2048, "time")
     assert quality[0] == "Focus q4 pays with quality: +1.01 % perplexity (+0.602 % to +1.41 %)."
     cost = {"about": {}, "rows": [dense(512), row(length=512, ratio=1.5, change=-0.01)]}
-    assert losses(cost, 512, "time") == ["Focus q4 saves nothing here: 1.50× dense's time."]
+    assert losses(cost, 512, "time") == ["Focus q4 saves nothing here: 1.50× dense's time (1.42× to 1.65×)."]
     noise = {"about": {}, "rows": [dense(512), row(length=512, ratio=0.5, change=0.001, error=0.01)]}
     assert losses(noise, 512, "time") == []
     slow_noise = {"about": {}, "rows": [dense(512), row(length=512, ratio=1.5, change=0.001, error=0.01)]}
-    assert losses(slow_noise, 512, "time") == ["Focus q4 saves nothing here: 1.50× dense's time."]
+    assert losses(slow_noise, 512, "time") == ["Focus q4 saves nothing here: 1.50× dense's time (1.42× to 1.65×)."]
 
 
 def test_what_is_not_served_never_enters_a_cost_verdict():

@@ -102,6 +102,57 @@ def test_speed_shows_spread_counted_curve_and_crossover():
     assert named(speed_by_length(comparison(), "attention"), "Focus q4").y[0] == pytest.approx(1.17)
 
 
+def test_no_crossing_is_drawn_where_the_spread_leaves_doubt():
+    result = comparison()
+    for found in result["rows"]:
+        if found["length"] == 1024 and found.get("ratio"):
+            found["ratio"] = {"median": 0.9, "p10": 0.7, "p90": 1.1, "n": 5}
+    assert not any("faster from" in a.text for a in speed_by_length(result).layout.annotations)
+
+
+def test_the_lines_of_crossings_run_through_no_label():
+    result = comparison()
+    for found in result["rows"]:
+        if found["variant"] == "window" and found["length"] == 1024:
+            found["ratio"] = {"median": 1.2, "p10": 1.1, "p90": 1.3, "n": 5}
+    figure = speed_by_length(result)
+    bottom = figure.layout.yaxis.range[0]
+    lines = sorted((s.x0, s.y0) for s in figure.layout.shapes if s.type == "line" and s.x0 == s.x1)
+    labels = sorted((10**a.x, a.y) for a in figure.layout.annotations if "faster from" in a.text)
+    assert len(lines) == len(labels) == 2
+    assert labels[0][1] == pytest.approx(bottom)
+    assert lines[1][1] - labels[0][1] == pytest.approx(-bottom / 2), "the later line ends above the earlier label"
+    assert all(y < 0 for _, y in labels), "no curve goes below zero"
+    assert min(figure.layout.yaxis.tickvals) == 0
+
+
+def test_the_labels_of_the_losing_region_have_room_on_both_sides_of_dense():
+    slow, fast = row(length=1024, ratio=3.0), row(length=1024, ratio=0.2)
+    for rows in ([dense(1024), slow], [dense(1024), fast], [dense(1024), slow, row("window", "w", ratio=0.98)]):
+        figure = frontier({"rows": rows, "about": {}}, 1024, "time")
+        left, right = figure.layout.xaxis.range
+        assert right - 1 >= 0.25 * (right - left)
+        assert 1 - left >= 0.17 * (right - left)
+        assert all(s.layer == "below" for s in figure.layout.shapes)
+
+
+def test_denses_label_moves_aside_for_a_point():
+    def side(change):
+        result = {"rows": [dense(1024), row(ratio=0.3, change=change), row("window", "w", change=0.5)], "about": {}}
+        labels = frontier(result, 1024, "time").layout.annotations
+        return next(a.xanchor for a in labels if a.text == "dense's perplexity")
+
+    assert side(0.2) == "left"
+    assert side(0.0) == "right"
+
+
+def test_memory_is_in_the_unit_of_the_rest_of_the_page():
+    figure = memory_bars({"rows": [dense(1024) | {"peak_bytes": 250_000_000}], "about": {}})
+    assert figure.data[0].y[0] == 250
+    assert figure.data[0].customdata[0][0] == "250 MB"
+    assert figure.layout.yaxis.title.text.endswith("MB")
+
+
 def test_the_gates_go_from_the_papers_to_the_served_one_and_differ_by_symbol():
     rows = gate_rows(comparison(), 1024)
     assert [gate_name(r) for r in rows] == ["paper's soft", "soft 0.3", "soft 0.1", "hard (served)"]

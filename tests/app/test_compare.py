@@ -237,6 +237,32 @@ def test_the_gates_go_from_the_papers_to_the_served_one_with_their_badges(start)
     assert "not served" in words
 
 
+def test_gates_that_have_arrived_are_drawn_before_the_run_ends(start):
+    at = start(FAKE_SECONDS="60", FAKE_ROWS="3")
+    at.button(key="gates_run").click().run()
+    assert not at.exception
+    assert at.select_slider[0].options == ["paper's soft", "soft 1"]
+    job = next(j for j in engine().jobs.values() if j.kind == "compare")
+    job.partial.append({"row": fake_compare.result_of(job.request)["rows"][-1]})
+    at.run()
+    assert at.select_slider[0].options == ["paper's soft", "soft 1", "hard (served)"]
+
+
+def test_a_new_row_draws_the_page_again(monkeypatch):
+    from app.ui import comparisons
+
+    drawn = []
+    monkeypatch.setattr(comparisons.st, "rerun", lambda: drawn.append(True))
+    jobs = fake_compare.CompareEngine(None, 60)
+    job = jobs.submit("compare", {"text_name": "persuasion", "lengths": [256], "entries": []})
+    seen = len(job.partial)
+    comparisons._when_more(jobs, job.id, seen)
+    assert not drawn
+    job.partial.append({})
+    comparisons._when_more(jobs, job.id, seen)
+    assert drawn
+
+
 def test_a_model_without_trained_groups_says_so_and_still_compares_the_controls(start, monkeypatch):
     at = start()
     monkeypatch.setattr(assets, "adapters", dict)

@@ -1,5 +1,6 @@
 import json
 import math
+import os
 from types import SimpleNamespace
 
 import numpy as np
@@ -86,6 +87,26 @@ def test_kept_pairs_are_the_patterns_own_native_layers_included(result, loaded):
     dense = of(result, "dense", 64)["kept_pairs"]
     assert (dense == 1.0) == (native == 0)
     assert result["about"]["native_layers"] == native
+
+
+def test_progress_moves_within_a_scored_window(loaded):
+    seen = []
+    compare(loaded, [WINDOW], TEXT, [64], repeats=1, windows=1, progress=lambda f, said: seen.append((f, said)))
+    fractions = [f for f, _ in seen]
+    assert fractions == sorted(fractions)
+    assert fractions[-1] <= 1
+    dense = [f for f, said in seen if said == "Scoring dense at 64 tokens, window 1 of 1"]
+    assert len(dense) == 1 + loaded.facts.layers
+    assert len(set(dense)) == len(dense)
+
+
+def test_measuring_the_peak_prints_nothing_and_keeps_stderr(capfd):
+    def run():
+        torch.ones(1000, 1000)
+        os.write(2, b"own words")
+
+    assert peak_bytes(run, "cpu") == 4_000_000
+    assert capfd.readouterr().err == "own words"
 
 
 def test_the_order_rotates_so_that_nobody_always_goes_first(result):
