@@ -7,15 +7,15 @@ import math
 NONE = "–"
 
 
-def sig3(value: float | None) -> str:
-    """Three significant figures, never in exponent form; a dash when there is no number."""
+def sig3(value: float | None, figures: int = 3) -> str:
+    """Significant figures, three unless told, never in exponent form; a dash when there is no number."""
     if value is None or not math.isfinite(value):
         return NONE
     if value == 0:
         return "0"
-    digits = 2 - math.floor(math.log10(abs(value)))
+    digits = figures - 1 - math.floor(math.log10(abs(value)))
     rounded = round(value, digits)
-    digits = 2 - math.floor(math.log10(abs(rounded)))
+    digits = figures - 1 - math.floor(math.log10(abs(rounded)))
     return f"{rounded:,.{max(0, digits)}f}"
 
 
@@ -25,6 +25,11 @@ def percent(share: float | None, *, signed: bool = False) -> str:
         return NONE
     sign = "+" if signed and share > 0 else "−" if share < 0 else ""
     return f"{sign}{sig3(abs(share) * 100)} %"
+
+
+def spread(share: float) -> str:
+    """A standard error as per cent, ``± 1.2 %``: a spread is itself known to two figures at most."""
+    return f"± {sig3(share * 100, 2)} %"
 
 
 def times(ratio: float | None) -> str:

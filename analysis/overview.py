@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from analysis.numbers import percent, sig3
+from analysis.numbers import percent, sig3, spread
 from focus_core.trace import Trace
 
 MIN_JUDGED = 200
@@ -74,8 +74,8 @@ def answer(found: Figures) -> str:
     if found.kept_pairs >= 0.9995:
         return "Here every token sees every earlier one: all pairs are computed."
     if not found.judged:
-        return f"Here {kept} of the pairs are computed; {found.scored} scored tokens are too few to judge the cost."
-    change = f"{change_text(found.change)} ± {100 * found.spread:.2f} %"
+        return f"Here {kept} of the pairs are computed; {scored_text(found)} too few to judge the cost."
+    change = f"{change_text(found.change)} {spread(found.spread)}"
     if abs(found.change) <= found.spread:
         moves = f"stays at {sig3(found.ppl)}"
         if sig3(found.ppl) != sig3(found.dense_ppl):
@@ -87,6 +87,25 @@ def answer(found: Figures) -> str:
     if found.change <= 0.1:
         return f"Almost not: with {kept} of the pairs, {numbers}."
     return f"These tokens do need more: with {kept} of the pairs, {numbers}."
+
+
+def scored_text(found: Figures) -> str:
+    """How many tokens were scored, with the verb."""
+    return "1 scored token is" if found.scored == 1 else f"{found.scored:,} scored tokens are"
+
+
+def nats_help(nats: float) -> str:
+    """What a change of log-likelihood means."""
+    return f"1 nat is e ≈ 2.72 times more or less likely; {abs(nats):.2f} nats are {sig3(math.exp(abs(nats)))} times."
+
+
+def untouched(trace: Trace) -> str:
+    """Which tokens no variant can hurt, in one sentence; empty where that is none or all."""
+    p = trace.provenance
+    reach = int(p["window"]) + int(p.get("sinks") or 0)
+    if p["variant"] == "dense" or reach >= len(trace):
+        return ""
+    return f"The first {reach:,} tokens (window and first tokens together) see all before them and cannot be hurt."
 
 
 def _between(found: Figures) -> str:

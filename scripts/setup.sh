@@ -76,7 +76,7 @@ install_model() {
 }
 
 if [[ -n ${TORCH_INDEX:-} ]]; then size="about 0.6 GB with CPU wheels"; else
-    size="about 3 GB on Linux, most of it CUDA; about 0.5 GB with TORCH_INDEX=https://download.pytorch.org/whl/cpu"
+    size="about 3.1 GB on Linux, most of it CUDA; about 0.6 GB with TORCH_INDEX=https://download.pytorch.org/whl/cpu"
 fi
 make_environment
 install app "Installing what the app needs: $size." requirements.txt

@@ -43,6 +43,19 @@ def check(
         notices.append(f"In the link, {key} {raw[:60]} does not exist; showing {label(shown)}.")
 
 
+def opening(key: str) -> str:
+    """A parameter that belongs to no control, as the opening link has it, once a session; then empty."""
+    return st.session_state.setdefault("_opening", dict(st.query_params)).pop(key, "")
+
+
+def write(key: str, value: str) -> None:
+    """Put a parameter that belongs to no control into the address; an empty one is left out."""
+    if not value:
+        st.query_params.pop(key, None)
+    elif st.query_params.get(key) != value:
+        st.query_params[key] = value
+
+
 def keep_notices(new: Iterable[str]) -> tuple[str, ...]:
     """Notices stay for the session's next runs until they are dismissed."""
     kept = st.session_state.setdefault("_notices", [])

@@ -72,7 +72,8 @@ def _preparation(page: Page) -> Any:
 def _run_button(page: Page, request: dict[str, Any]) -> None:
     if page.text is None:
         st.button("Run", type="primary", disabled=True, width="stretch", key="run_nothing")
-        st.caption("There is no text yet: paste one at the left, or choose a shipped one.")
+        st.caption("There is no text to run yet: paste one at the left, or choose a shipped one.")
+        st.button("Take a shipped passage", key="way_text", on_click=use_text, args=(texts.names()[0],))
         return
     try:
         cost = page.engine.estimate("trace", request)
@@ -103,7 +104,8 @@ def ways_out(page: Page, words: str) -> None:
         st.button("Take a shipped passage", key="way_text", on_click=use_text, args=(texts.names()[0],))
     if page.variant != "dense":
         st.button("Look at dense attention", key="way_dense", on_click=use_variant, args=("dense",))
-    st.button("Try again", key="way_again", icon=":material/refresh:", on_click=try_again, args=(page,))
+    if "two tokens" not in words:
+        st.button("Try again", key="way_again", icon=":material/refresh:", on_click=try_again, args=(page,))
     if st.button("Back to the shipped example", key="way_reset", icon=":material/restart_alt:"):
         reset()
 

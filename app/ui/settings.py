@@ -12,6 +12,9 @@ from focus_core.handlers._shapes import fits
 from focus_core.variants import VARIANTS, config_fields
 
 DEFAULT = "focus"
+HIDDEN = ("backend", "gate", "temperature")
+"""Settings that the command line has: what computes, and the soft gates that Compare has a tab for."""
+_FORMS = {"directed": "Directed", "shared": "Shared", "paper": "Paper's form"}
 
 
 def choose(model: str, notices: list[str]) -> tuple[str, dict[str, Any], str | None]:
@@ -32,15 +35,90 @@ def choose(model: str, notices: list[str]) -> tuple[str, dict[str, Any], str | N
     fields = config_fields(cls)
     if not fields:
         st.caption(cls.summary)
+        _from_link(variant, adapter, {}, notices)
+        links.write("set", "")
         return variant, {}, adapter
-    serve = serve_defaults(adapter)
+    fields, fixed = _as_served(fields, adapter)
+    open_fields = {name: spec for name, spec in fields.items() if name not in (*HIDDEN, *fixed)}
+    _from_link(variant, adapter, open_fields, notices)
+    config = {name: spec["default"] for name, spec in fields.items()} | fixed
     with st.popover("Settings", icon=":material/tune:", width="stretch"):
         st.caption(cls.summary)
-        config = {
-            name: _field(variant, adapter, name, {**spec, "default": serve.get(name, spec["default"])})
-            for name, spec in fields.items()
-        }
+        for name, value in fixed.items():
+            st.markdown(
+                f"{_label(name)}: **{value}**",
+                help=f"{fields[name]['help']} Learned with this number: choose another “Trained groups” for another.",
+            )
+        for name, spec in open_fields.items():
+            config[name] = _field(variant, adapter, name, spec)
+    changed = [f"{n}:{config[n]}" for n, spec in open_fields.items() if config[n] != spec["default"]]
+    links.write("set", ",".join(changed))
     return variant, config, adapter
+
+
+def _as_served(
+    fields: dict[str, dict[str, Any]], adapter: str | None
+) -> tuple[dict[str, dict[str, Any]], dict[str, Any]]:
+    """The fields with the defaults and limits of this adapter, and the values that it leaves no choice of."""
+    serve = serve_defaults(adapter)
+    fields = {name: {**spec, "default": serve.get(name, spec["default"])} for name, spec in fields.items()}
+    if adapter is None or "groups" not in fields:
+        return fields, {}
+    learned = (assets.adapters()[adapter]["config"].get("config") or {}).get("groups")
+    groups = int(learned or fields["groups"]["default"])
+    for name in ("query_topk", "key_topk"):
+        fields[name]["maximum"] = min(groups, fields[name]["maximum"] or groups)
+    return fields, {"groups": groups}
+
+
+def _from_link(variant: str, adapter: str | None, fields: dict[str, dict[str, Any]], notices: list[str]) -> None:
+    """Take the settings that the opening link names, ``set=window:32,query_topk:2``; what cannot be is said."""
+    for part in filter(None, links.opening("set").split(",")):
+        name, _, raw = part.partition(":")
+        spec = fields.get(name)
+        value = None if spec is None else _read(raw, spec)
+        if value is not None:
+            set_field(variant, adapter, name, value)
+        elif spec is None:
+            notices.append(f"In the link, {part[:60]} is no setting here; there are {', '.join(fields) or 'none'}.")
+        else:
+            notices.append(f"In the link, {name} cannot be {raw[:60] or 'empty'}; showing {spec['default']}.")
+
+
+def _read(raw: str, spec: dict[str, Any]) -> Any:
+    """A setting's value from a link; None when it cannot be."""
+    default = spec["default"]
+    if choices := spec.get("choices"):
+        return next((choice for choice in choices if str(choice) == raw), None)
+    if isinstance(default, bool):
+        return {"True": True, "False": False}.get(raw)
+    try:
+        value = type(default)(raw)
+    except ValueError:
+        return None
+    if not isinstance(value, (int, float)):
+        return value
+    low, high = spec.get("minimum"), spec.get("maximum")
+    # The browser's number input holds no larger ones.
+    fits = (low is None or value >= low) and value <= (2**53 - 1 if high is None else high)
+    return value if fits else None
+
+
+def adapter_label(name: str) -> str:
+    """A shipped adapter as people read it, from its own config: how its groups were learned, and how many."""
+    document = assets.adapters()[name]["config"]
+    config = document.get("config") or {}
+    form, groups = str(config.get("form", "")), config.get("groups")
+    if document.get("title"):
+        return str(document["title"])
+    if document.get("kind") == "temperature":
+        return "One temperature a layer"
+    if groups is None:
+        return name
+    label = f"{'k-means' if document.get('kind') == 'kmeans' else _FORMS.get(form, form)}, K={groups}"
+    if (config.get("routers") or 1) > 1:
+        label += ", one router a KV head"
+    return label + (" (its soft gate leaks)" if form == "paper" else "")
 
 
 def adapters_for(model: str, kind: str | None = None) -> dict[str, dict[str, Any]]:
@@ -83,9 +161,11 @@ def _adapter(model: str, kind: str, notices: list[str]) -> str | None:
         st.caption(f"No trained {kind} ships for this model: choose another attention, or train one.")
         return None
 
-    def label(name: str) -> str:
-        return str(assets.adapters()[name]["config"].get("title") or name)
-
+    labels = {name: adapter_label(name) for name in names}
+    said = list(labels.values())
+    # Two of one kind are told apart by their folders, since a link names the label.
+    labels = {name: f"{text} ({name})" if said.count(text) > 1 else text for name, text in labels.items()}
+    label = labels.__getitem__
     links.check("adapter", names, names[0], notices, label)
     return st.selectbox(
         "Trained temperatures" if kind == "temperature" else "Trained groups",
@@ -93,12 +173,17 @@ def _adapter(model: str, kind: str, notices: list[str]) -> str | None:
         format_func=label,
         key="adapter",
         bind="query-params",
-        help="Learned from text; the model's own weights were not touched.",
+        help="Learned from text; the model's own weights were not touched. Their folders in `data/adapters`:\n"
+        + "".join(f"\n- {text}: `{name}`" for name, text in labels.items()),
     )
 
 
+def _label(name: str) -> str:
+    return name.replace("_", " ").replace("topk", "top-k").capitalize()
+
+
 def _field(variant: str, adapter: str | None, name: str, spec: dict[str, Any]) -> Any:
-    label = name.replace("_", " ").replace("topk", "top-k").capitalize()
+    label = _label(name)
     default, help = spec["default"], spec.get("help")
     key = field_key(variant, adapter, name)
     common = {"key": key, "help": help, "persist_state": "session"}

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import dataclasses
+import re
+from itertools import islice
 
 import streamlit as st
 
 from app.ui import links
 from app.ui.view import Page, TextChoice
 from focus_core import assets
-from focus_core.errors import FocusError
+from focus_core.errors import FocusError, InvalidInput
 
 OWN = "own"
 MAX_TOKENS = 8192
 """Longest shipped text in the menu; longer ones are for the command line."""
 MAX_BYTES = 400_000
+_ONE_TOKEN_BYTES = 24
+"""A single word that is longer is several tokens to every tokenizer of a language model."""
 
 
 def names() -> list[str]:
@@ -54,19 +58,29 @@ def _own() -> TextChoice | None:
         placeholder="A few paragraphs: 1,000 tokens or more show the most.",
         help="It stays in this browser session and on this machine; it never becomes part of a link.",
     )
-    upload = st.file_uploader("or choose a text file", key="own_file", help="Plain text in UTF-8.")
+    upload = st.file_uploader(
+        f"or choose a text file of up to {MAX_BYTES // 1000} kB", key="own_file", help="Plain text in UTF-8."
+    )
     try:
         if upload is not None:
-            return TextChoice(
-                None, upload.name, assets.decode_text(upload.getvalue(), upload.name, max_bytes=MAX_BYTES)
-            )
-        if pasted and pasted.strip():
-            return TextChoice(
-                None, "Your text", assets.decode_text(pasted.encode("utf-8", "replace"), max_bytes=MAX_BYTES)
-            )
+            return _checked(upload.name, upload.name, upload.getvalue())
+        if pasted:
+            return _checked("Your text", "This text", pasted.encode("utf-8", "replace"))
     except FocusError as error:
         st.error(f"{error.message} {error.hint}")
     return None
+
+
+def _checked(title: str, name: str, raw: bytes) -> TextChoice:
+    """A text that can run, or an error that says what can."""
+    text = assets.decode_text(raw, name, max_bytes=MAX_BYTES)
+    words = list(islice(re.finditer(r"\w+|[^\w\s]+", text), 2))
+    if len(words) < 2 and len(text.strip().encode()) <= _ONE_TOKEN_BYTES:
+        raise InvalidInput(
+            f"{name} is a single word, which may be a single token: each token is scored by those before it.",
+            "Give a few words at least; 1,000 tokens or more show the most.",
+        )
+    return TextChoice(None, title, text)
 
 
 def set_limit(text: str, count: int) -> None:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import streamlit as st
 
 from analysis import overview as words
-from analysis.numbers import percent, sig3
-from app.ui import runs, settings, texts
+from analysis.numbers import percent, sig3, spread
+from app.ui import links, runs, settings, texts
 from app.ui.badges import badge
 from app.ui.bars import Bar, bars, shown
 from app.ui.guard import guarded, plain
-from app.ui.links import dismiss_notices
 from app.ui.strip import token_strip
 from app.ui.strip.data import MAX_SHOWN, Lost, heads_of, lost_keys, router_count, router_of, strip_data
 from app.ui.view import Page, View
@@ -32,6 +33,7 @@ def render(page: Page) -> None:
             runs.run_box(page)
         _explain(page)
         return
+    page = _opening_link(page, trace)
     found = words.figures(trace)
     st.markdown(f"#### {words.answer(found)}", help=_what_ran(trace))
     # A container of its own keeps the strip's place among the elements, and so its DOM and scroll, when notices come.
@@ -44,6 +46,26 @@ def render(page: Page) -> None:
     with picture:
         _picture(page)
     _explain(page)
+
+
+def _opening_link(page: Page, trace: Trace) -> Page:
+    """Take the router and the held token that the opening link names."""
+    notices: list[str] = []
+    links.check("router", range(router_count(trace)), 0, notices, _router_label)
+    # Counted as in the text, from 1; held once the text that the link means is the one shown.
+    raw = links.opening("tok") if page.source and page.source.current else ""
+    if raw.isdecimal() and 1 <= int(raw) <= min(len(trace), MAX_SHOWN):
+        if KEY in st.session_state:
+            hold(int(raw) - 1)
+        else:
+            st.session_state["_pin"] = int(raw) - 1
+    elif raw:
+        notices.append(f"In the link, token {raw[:60]} does not exist; none is held.")
+    return dataclasses.replace(page, notices=links.keep_notices(notices))
+
+
+def _router_label(router: int) -> str:
+    return f"Groups of KV head {router}"
 
 
 def _what_ran(trace: Trace) -> str:
@@ -63,7 +85,7 @@ def _notices(page: Page, trace: Trace) -> None:
     for notice in page.notices:
         st.warning(notice, icon=":material/link_off:")
     if page.notices:
-        st.button("Understood", key="notices_ok", on_click=dismiss_notices, type="tertiary")
+        st.button("Understood", key="notices_ok", on_click=links.dismiss_notices, type="tertiary")
     source = page.source
     if source and not source.current:
         st.info(
@@ -137,9 +159,9 @@ def _figures(page: Page, trace: Trace, found: words.Figures) -> None:
     st.metric(
         "Perplexity against dense",
         words.change_text(found.change) if found.judged else "–",
-        f"± {100 * found.spread:.2f} %, {found.scored:,} tokens"
+        f"{spread(found.spread)}, {found.scored:,} tokens"
         if found.judged
-        else f"too short to judge: {found.scored} tokens",
+        else f"too short to judge: {found.scored} token{'' if found.scored == 1 else 's'}",
         help=f"How much worse (+) or better (−) the model predicts this text: {sig3(found.dense_ppl)} dense, "
         f"{sig3(found.ppl)} with these pairs only. ± is the standard error over this text's tokens.",
         **_SUB,
@@ -173,11 +195,17 @@ def _strip_and_held(page: Page) -> None:
             router = st.selectbox(
                 "Router",
                 range(router_count(trace)),
-                format_func=lambda r: f"Groups of KV head {r}",
+                format_func=_router_label,
                 key="router",
                 label_visibility="collapsed",
                 width=210,
-                help="Each KV head has groups of its own; its query heads share them.",
+            )
+            each = int(trace.provenance["heads"]) // int(trace.provenance["kv_heads"])
+            st.caption(
+                "Router",
+                width="content",
+                help=f"A KV head holds the keys and values that {each} query head{'s share' if each > 1 else ' uses'}; "
+                "its router is the small trained map that puts each token into groups for it.",
             )
     router = router_of(trace, page.head, router)
     pin = _pin(trace)
@@ -186,6 +214,9 @@ def _strip_and_held(page: Page) -> None:
     data = strip_data(trace, layer, router=router, mode=mode or "groups", lost=lost, select=_select(trace))
     after = token_strip(data, key=KEY)
     st.session_state["_pin"] = after
+    links.write("router", str(router) if router and page.head is None else "")
+    if page.source and page.source.current:
+        links.write("tok", "" if after is None else str(after + 1))
     own = trace.provenance["native"][layer]
     if own is not None:
         st.caption(f"Layer {layer} is the model's own sliding window of {own:,} tokens and stays as it is.")
@@ -230,7 +261,8 @@ def _held(page: Page, trace: Trace, layer: int, router: int, token: int, mode: s
         turned = "less" if change < 0 else "more"
         st.markdown(
             f"It became **{abs(change):.2f} nats {turned} likely** than with dense attention. It is predicted from the "
-            "token before it; this is what that token could draw on in this layer."
+            "token before it; this is what that token could draw on in this layer.",
+            help=words.nats_help(change),
         )
     if lost is None:
         _not_recorded(trace, layer)
@@ -286,10 +318,12 @@ def _rows(trace: Trace, lost: Lost, keys: np.ndarray) -> list[Bar]:
 
 def _hurt(trace: Trace) -> None:
     worst = words.most_hurt(trace)
+    if sentence := words.untouched(trace):
+        st.caption(sentence)
     if not worst:
         st.caption("No token became less likely.")
         return
-    st.markdown("**Hurt most** (change of log-likelihood in nats)")
+    st.markdown("**Hurt most** (change of log-likelihood in nats)", help=words.nats_help(worst[0][1]))
     with st.container(horizontal=True, gap="small"):
         for token, change in worst:
             if token < MAX_SHOWN:

@@ -12,7 +12,7 @@ from typing import Any
 from focus_core.errors import InvalidInput, TooLarge
 from focus_core.handlers import _requests as requests
 from focus_core.handlers._shapes import Shape, shape_of
-from focus_core.jobs.costs import Estimate, Host
+from focus_core.jobs.costs import Estimate, Host, say_count
 from focus_core.variants import make
 
 MAX_ENTRIES = 16
@@ -58,7 +58,8 @@ def estimate(request: dict[str, Any], host: Host) -> Estimate:
         soft = 0 if len(served) == len(entries) else _score_bytes(shape, length)
         return seconds, requests.forward_bytes(shape, length) + _cache_bytes(shape, length) + soft
 
-    detail = f"{len(entries)} variants, {len(lengths)} lengths, {repeats} repeats, {host.cores} cores"
+    counted = {"variants": len(entries), "lengths": len(lengths), "repeats": repeats, "cores": host.cores}
+    detail = ", ".join(say_count(count, unit) for unit, count in counted.items())
     return host.fit("compare", cost, longest, detail=detail, fixed=requests.loading(model, host))
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from focus_core.errors import InvalidInput
 from focus_core.handlers import _requests as requests
 from focus_core.handlers._shapes import shape_of
-from focus_core.jobs.costs import Estimate, Host
+from focus_core.jobs.costs import Estimate, Host, say_count
 
 RESUMES = True
 _PROBE_FORWARDS = 15
@@ -43,7 +43,7 @@ def estimate(request: dict[str, Any], host: Host) -> Estimate:
         lambda n: (n * one + probes, need),
         count,
         "windows",
-        f"{length:,} tokens each, {host.cores} cores",
+        f"{say_count(length, 'tokens')} each, {say_count(host.cores, 'cores')}",
         fixed=requests.loading(model, host),
     )
 

@@ -12,7 +12,7 @@ from focus_core.capture import BYTE_BUDGET, capture_trace, check_length, plan_la
 from focus_core.errors import InvalidInput
 from focus_core.handlers import _requests as requests
 from focus_core.handlers._shapes import shape_of
-from focus_core.jobs.costs import Estimate, Host
+from focus_core.jobs.costs import Estimate, Host, say_count
 
 _JUDGED_SLACK = 1.6
 
@@ -40,9 +40,8 @@ def estimate(request: dict[str, Any], host: Host) -> Estimate:
         arrays = min(BYTE_BUDGET, trace_bytes(shape, n, shape.layers))
         return seconds + arrays / 4e7, requests.forward_bytes(shape, n) + 2 * arrays
 
-    return host.fit(
-        "trace", cost, tokens, detail=f"{shape.layers} layers, {host.cores} cores", fixed=requests.loading(model, host)
-    )
+    detail = f"{say_count(shape.layers, 'layers')}, {say_count(host.cores, 'cores')}"
+    return host.fit("trace", cost, tokens, detail=detail, fixed=requests.loading(model, host))
 
 
 def identity(request: dict[str, Any]) -> Any:

@@ -90,7 +90,7 @@ class Host:
 
         raw, need = cost(size)
         seconds, need = raw * factor + fixed[0], need + fixed[1]
-        about = f"{size:,} {unit}" + (f", {detail}" if detail else "")
+        about = say_count(size, unit) + (f", {detail}" if detail else "")
         if fits(size):
             return Estimate(seconds, need, f"About {say_seconds(seconds)} and {say_bytes(need)} ({about}).", raw)
         low, high = 0, size
@@ -101,7 +101,9 @@ class Host:
         raise TooLarge(
             f"This run would take about {say_seconds(seconds)} and {say_bytes(need)} of memory ({about}); "
             f"{say_bytes(room)} can be used and runs are limited to {say_seconds(self.max_seconds)}.",
-            f"Up to {round_down(low):,} {unit} fit." if low else "A smaller model fits.",
+            f"Up to {say_count(round_down(low), unit)} fit{'s' if low == 1 else ''}."
+            if low
+            else "A smaller model fits.",
         )
 
 
@@ -135,6 +137,11 @@ class Observed:
             del ratios[:-_KEPT_RATIOS]
             with contextlib.suppress(OSError):  # a full disk is no reason to fail the run
                 write_json(self.path, self._ratios)
+
+
+def say_count(count: int, unit: str) -> str:
+    """A number and what is counted, whose plural is given: ``1 token``, ``1,024 tokens``."""
+    return f"{count:,} {unit.removesuffix('s') if count == 1 else unit}"
 
 
 def say_seconds(seconds: float) -> str:

@@ -23,8 +23,8 @@ class GroupedVariant(Variant):
     """Base of the variants whose ``prepare`` yields int64 sets: ``cached`` (B, R, N) of keys, ``fresh`` of queries."""
 
     groups: int = option(16, "K, the number of groups far tokens are divided into.", minimum=1, maximum=64)
-    query_topk: int = option(1, "Groups a query looks into.", minimum=1, maximum=64)
-    key_topk: int = option(1, "Groups a key belongs to.", minimum=1, maximum=64)
+    query_topk: int = option(1, "Groups a query looks into: the 4 of q4k1.", minimum=1, maximum=64)
+    key_topk: int = option(1, "Groups a key belongs to: the 1 of q4k1.", minimum=1, maximum=64)
     window: int = option(128, "Nearest keys that every query sees, itself included.", minimum=1)
     sinks: int = option(4, "First tokens that every query sees.", minimum=0)
     backend: str = option(

@@ -2,7 +2,7 @@ import math
 
 import pytest
 
-from analysis.numbers import NONE, duration, memory, operations, percent, sig3, times
+from analysis.numbers import NONE, duration, memory, operations, percent, sig3, spread, times
 
 
 @pytest.mark.parametrize(
@@ -23,6 +23,10 @@ from analysis.numbers import NONE, duration, memory, operations, percent, sig3, 
 )
 def test_three_significant_figures(value, said):
     assert sig3(value) == said
+
+
+def test_a_spread_has_two_figures():
+    assert [spread(share) for share in (0.1219, 0.0119, 0.00123, 0.0)] == ["± 12 %", "± 1.2 %", "± 0.12 %", "± 0 %"]
 
 
 def test_units_change_where_they_read_best():

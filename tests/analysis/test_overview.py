@@ -32,10 +32,10 @@ def test_the_answer_follows_the_figures(change, start):
 @pytest.mark.parametrize(
     "ppl, said",
     [
-        (37.8003, "perplexity stays at 37.8 (0.00 % ± 1.19 %)."),
-        (38.1, "perplexity moves within its own error, from 37.8 to 38.1 (+0.79 % ± 1.19 %)."),
-        (37.4, "perplexity moves within its own error, from 37.8 to 37.4 (−1.06 % ± 1.19 %)."),
-        (38.3, "perplexity goes from 37.8 to 38.3 (+1.32 % ± 1.19 %)."),
+        (37.8003, "perplexity stays at 37.8 (0.00 % ± 1.2 %)."),
+        (38.1, "perplexity moves within its own error, from 37.8 to 38.1 (+0.79 % ± 1.2 %)."),
+        (37.4, "perplexity moves within its own error, from 37.8 to 37.4 (−1.06 % ± 1.2 %)."),
+        (38.3, "perplexity goes from 37.8 to 38.3 (+1.32 % ± 1.2 %)."),
     ],
 )
 def test_a_change_inside_its_own_error_is_said_as_such(ppl, said):
@@ -46,6 +46,8 @@ def test_a_short_text_is_not_judged_and_dense_is_said_to_be_dense():
     found = words.figures(make_trace("only a few words here, so nothing can be said", window=2, sinks=0))
     assert not found.judged
     assert "too few to judge" in words.answer(found)
+    two = words.figures(make_trace("two words", window=1, sinks=0))
+    assert "1 scored token is too few" in words.answer(two)
     assert "all pairs" in words.answer(words.figures(make_trace(LONG, window=10**6)))
 
 
@@ -73,3 +75,14 @@ def test_most_hurt_names_the_token_that_was_predicted():
 def test_a_small_change_has_two_decimals_and_none_has_no_sign():
     said = [words.change_text(x) for x in (0.0123, -0.0321, 0.00321, 7.7e-6, -7.7e-6)]
     assert said == ["+1.23 %", "−3.21 %", "+0.32 %", "0.00 %", "0.00 %"]
+
+
+def test_what_cannot_be_hurt_is_the_part_that_sees_all():
+    trace = make_trace(LONG, window=20, sinks=3)
+    assert words.untouched(trace).startswith("The first 23 tokens")
+    assert words.untouched(make_trace(LONG, window=10**6)) == ""
+    assert words.untouched(make_trace(LONG, variant="dense")) == ""
+
+
+def test_a_nat_is_said_as_a_factor():
+    assert words.nats_help(-3.1).endswith("3.10 nats are 22.2 times.")

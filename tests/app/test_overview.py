@@ -126,7 +126,7 @@ def test_no_text_yet_is_not_an_error(start):
     assert not at.exception
     assert not at.error
     assert at.metric
-    assert "There is no text yet" in said(at)
+    assert "There is no text to run yet" in said(at)
 
 
 def test_a_text_within_the_window_is_dense_by_definition_and_two_ways_out_work(start):
@@ -142,9 +142,12 @@ def test_a_text_within_the_window_is_dense_by_definition_and_two_ways_out_work(s
     assert at.sidebar.selectbox(key="text").value == "persuasion opening"
 
 
-def test_one_token_is_a_sentence_with_a_way_out(start):
-    at = own(start(text="own"), "a")
-    assert "The text has 1 token" in said(at)
+@pytest.mark.parametrize(("text", "why"), [("a", "single word"), ("Hello", "single word"), (" \n ", "empty")])
+def test_a_text_of_one_token_or_none_is_refused_beside_it_before_a_run(start, text, why):
+    at = own(start(text="own"), text)
+    assert why in "".join(e.value for e in at.sidebar.error)
+    assert at.button(key="run_nothing").disabled
+    assert not [b for b in at.button if b.key in ("run_now", "way_again")]
     at.button(key="way_text").click().run()
     assert at.sidebar.selectbox(key="text").value == "persuasion opening"
 
@@ -308,6 +311,100 @@ def test_stop_lets_go_of_a_run_that_others_asked_for_too(start, monkeypatch):
     before = len(engine().submitted)
     at.run()
     assert len(engine().submitted) == before
+
+
+def test_what_the_adapter_fixes_is_text_and_what_is_for_the_command_line_is_not_there(start):
+    at = start(seconds=1000)
+    fields = {w.key for w in [*at.sidebar.number_input, *at.sidebar.selectbox] if (w.key or "").startswith("focus.")}
+    assert fields == {f"focus.directed-k16.{name}" for name in ("query_topk", "key_topk", "window", "sinks")}
+    assert at.sidebar.number_input(key="focus.directed-k16.query_topk").max == 16
+    assert "Groups: **16**" in [m.value for m in at.sidebar.markdown]
+    request = [r for kind, r in engine().submitted if kind == "trace"][-1]
+    assert [request["config"][name] for name in ("groups", "gate", "backend")] == [16, "hard", "auto"]
+    at.sidebar.selectbox(key="variant").select("random").run()
+    assert at.sidebar.number_input(key="random.groups").value == 16
+
+
+def test_a_button_that_sets_a_control_prints_no_warning(start, monkeypatch, caplog):
+    from streamlit import logger
+    from streamlit.elements.lib import policies
+
+    monkeypatch.setattr(policies, "_shown_default_value_warning", False)
+    monkeypatch.setattr(logger.get_logger(policies.__name__), "propagate", True)
+    at = run(own(start(text="own"), "Only a few words of text are here."))
+    at.button(key="short_window").click().run()
+    assert at.sidebar.number_input(key="focus.directed-k16.window").value == 1
+    assert "default value" not in caplog.text
+
+
+def test_adapters_are_named_by_what_they_are_and_the_default_stays(start, monkeypatch):
+    def router(form, groups, routers):
+        return {"kind": "router", "config": {"form": form, "groups": groups, "routers": routers}, "serve": {}}
+
+    entries = {
+        "a": router("directed", 16, 3),
+        "b": router("shared", 4, 1),
+        "c": router("paper", 4, 1),
+        "d": router("shared", 4, 1),
+        "k": {"kind": "kmeans", "config": {"groups": 16}, "serve": {}},
+    }
+    monkeypatch.setattr(assets, "adapters", lambda: {n: {"path": Path(n), "config": c} for n, c in entries.items()})
+    at = start(seconds=1000, adapter="c")
+    box = at.sidebar.selectbox(key="adapter")
+    assert box.options == [
+        "Directed, K=16, one router a KV head",
+        "Shared, K=4 (b)",
+        "Paper's form, K=4 (its soft gate leaks)",
+        "Shared, K=4 (d)",
+    ]
+    assert box.value == "c"
+    assert "Groups: **4**" in [m.value for m in at.sidebar.markdown]
+    assert "`a`" in box.help
+    at.sidebar.selectbox(key="variant").select("kmeans").run()
+    assert at.sidebar.selectbox(key="adapter").options == ["k-means, K=16"]
+
+
+def test_the_shipped_default_is_the_directed_adapter(start, monkeypatch):
+    at = start(seconds=1000)
+    monkeypatch.setattr(assets, "adapters", fake._REAL_ADAPTERS)
+    at = at.run()
+    assert at.sidebar.selectbox(key="adapter").value == "smollm2-directed-k16"
+
+
+def test_a_link_names_settings_router_and_token(start):
+    at = start(seconds=1000, set="window:32,query_topk:3", router="1", tok="300", text="brown news opening")
+    assert at.sidebar.number_input(key="focus.directed-k16.window").value == 32
+    assert at.sidebar.number_input(key="focus.directed-k16.query_topk").value == 3
+    assert at.selectbox(key="router").value == 1
+    assert not at.warning
+    assert "_select" not in at.session_state, "the text that the link means is not shown yet"
+    engine().seconds = 0
+    at = run(at)
+    for job in engine().jobs.values():
+        job.takes = 0
+    at.run()
+    assert at.session_state["_select"][0] == 299
+    assert at.query_params["set"] == "query_topk:3,window:32"
+    at.sidebar.number_input(key="focus.directed-k16.window").set_value(128)
+    at.sidebar.number_input(key="focus.directed-k16.query_topk").set_value(2).run()
+    assert "set" not in at.query_params
+
+
+def test_settings_and_tokens_in_a_link_that_cannot_be_are_said(start):
+    at = start(seconds=1000, set="window:0,groups:8,query_topk:17,sinks:x,key_topk:2", router="9")
+    for said_of in ("window cannot be 0", "groups:8 is no setting", "query_topk cannot be 17", "sinks cannot be x"):
+        assert said_of in said(at)
+    assert "router 9 does not exist" in said(at)
+    assert at.query_params["set"] == "key_topk:2"
+    assert "token 99999 does not exist" in said(start(seconds=1000, tok="99999"))
+    assert start(seconds=1000, tok="300").session_state["_select"][0] == 299
+
+
+def test_the_damage_picture_says_what_cannot_be_hurt_and_what_a_nat_is(start):
+    at = start(seconds=1000, picture="Where it hurts")
+    assert "The first 132 tokens (window and first tokens together)" in said(at)
+    heading = next(m for m in at.markdown if "Hurt most" in m.value)
+    assert "1 nat is e" in heading.help
 
 
 def test_one_button_gets_the_default_model_and_what_failed_without_it_starts_anew(start, monkeypatch):

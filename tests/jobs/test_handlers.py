@@ -217,6 +217,8 @@ def test_costs_have_numbers_and_too_much_names_what_fits():
     assert 0.5 < short.raw_seconds < long.raw_seconds < 600
     assert short.bytes < long.bytes
     assert "30 layers, 2 cores" in short.sentence
+    one = trace.estimate({**SMOL, "text": "word"}, dataclasses.replace(HOST, cores=1))
+    assert "(1 token, 30 layers, 1 core)" in one.sentence
     small = dataclasses.replace(HOST, free_bytes=2_000_000_000, loaded="smollm2")
     tight = dataclasses.replace(small, max_seconds=3.0)
     with pytest.raises(TooLarge, match=r"limited to 3\.0 s") as error:
