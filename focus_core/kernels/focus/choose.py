@@ -9,10 +9,12 @@ import torch
 from focus_core.kernels.focus.decode import DECODE_QUERIES
 
 _SAMPLE = 128
-_MASKED_COST = 7.0
-_KEPT_COST = 6.0
-_KEPT_START = 1.5e6
-"""Nanoseconds on one CPU core: a masked score, a score of the cpu backend (gathers included), and its planning."""
+_MASKED_COST = 20.0
+_KEPT_COST = 12.0
+_MEMBER_COST = 1500.0
+_KEPT_START = 3e6
+"""Nanoseconds on one CPU core: a masked score; of the cpu backend, a score, a query in one of its groups (gathered,
+computed and merged apart), and the planning."""
 _GATHER_PAYS = 9 * 2048
 """Scores of a decode step from which gathering the kept keys is faster than reading all of them."""
 
@@ -66,7 +68,8 @@ def choose_backend(
     near = queries * min(keys, window + sinks + 63)
     far = float(shared.float().mean()) * max(causal - near, 0) * 1.2
     share = (near + far) / causal
-    kept_ns = _KEPT_START + _KEPT_COST * batch * heads * (near + far)
+    members = queries * float(_set_bits(query_bits[:, :, :: max(1, queries // _SAMPLE)]).float().mean())
+    kept_ns = _KEPT_START + batch * heads * (_KEPT_COST * (near + far) + _MEMBER_COST * members)
     masked_ns = _MASKED_COST * batch * heads * causal * 1.1
     if kept_ns < masked_ns:
         return Choice("cpu", f"About {share:.0%} of the pairs need work: the rest is skipped.", share)
@@ -81,11 +84,14 @@ def _shared_groups(query_bits: torch.Tensor, key_bits: torch.Tensor) -> torch.Te
     """Number of groups that pairs of an even sample of tokens share."""
     queries = query_bits[:, :, :: max(1, query_bits.shape[2] // _SAMPLE)]
     keys = key_bits[:, :, :: max(1, key_bits.shape[2] // _SAMPLE)]
-    left = queries[..., :, None] & keys[..., None, :]
-    count = torch.zeros(left.shape, dtype=torch.int32)
-    while bool((left != 0).any()):
-        count += left != 0
-        left = left & (left - 1)
+    return _set_bits(queries[..., :, None] & keys[..., None, :])
+
+
+def _set_bits(sets: torch.Tensor) -> torch.Tensor:
+    count = torch.zeros(sets.shape, dtype=torch.int32)
+    while bool((sets != 0).any()):
+        count += sets != 0
+        sets = sets & (sets - 1)
     return count
 
 
