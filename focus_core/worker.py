@@ -9,7 +9,6 @@ import argparse
 import contextlib
 import ctypes
 import errno
-import gc
 import json
 import os
 import queue
@@ -22,6 +21,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from focus_core.errors import Cancelled, FocusError
+from focus_core.jobs.memory import release_memory
 from focus_core.jobs.store import default_root
 
 if TYPE_CHECKING:
@@ -218,16 +218,6 @@ def plain(value: Any) -> Any:
     if isinstance(value, Path):
         return str(value)
     raise TypeError(f"{type(value).__name__} is not a JSON value")
-
-
-def release_memory() -> None:
-    """Give back what the last job left: cycles, the card's cache, the heap's free pages."""
-    gc.collect()
-    torch = sys.modules.get("torch")
-    if torch is not None and torch.cuda.is_available():
-        torch.cuda.empty_cache()
-    with contextlib.suppress(OSError, AttributeError):
-        ctypes.CDLL(None).malloc_trim(0)
 
 
 def _weight(loaded: Loaded) -> dict[str, Any]:

@@ -13,6 +13,7 @@ import streamlit as st
 
 from focus_core import assets
 from focus_core.errors import FocusError
+from focus_core.jobs.memory import release_memory
 from focus_core.trace import Trace
 
 _SAME = ("model", "text_name", "variant", "config", "adapter")
@@ -37,7 +38,7 @@ class Source:
     recorded: Trace | None = None
 
 
-@st.cache_resource(max_entries=3, show_spinner=False)
+@st.cache_resource(max_entries=3, show_spinner=False, on_release=lambda _: release_memory())
 def load_trace(path: str, modified: float) -> Trace:
     """Read a Trace once a server; treated as read-only."""
     return Trace.load(path)

