@@ -21,7 +21,7 @@ from focus_core.models.catalog import DEFAULT
 from focus_core.models.loading import load_model
 
 TEMPERATURES = (1.0, 0.3, 0.1, 0.03)
-TIMED_TOKENS, FEWEST_REPEATS = 8192, 5
+TIMED_TOKENS, FEWEST_REPEATS = 6144, 5
 """Timed tokens of one line at one length, but at least so many repeats: a spread needs them."""
 SCORED_TOKENS = 4096
 
@@ -65,7 +65,7 @@ def main() -> None:
     parser.add_argument("--lengths", default="512,1024,2048,4096")
     parser.add_argument("--repeats", type=int, default=9, help="most timed repeats; long texts take fewer")
     parser.add_argument("--windows", type=int, default=4, help="most scored windows; long texts take fewer")
-    parser.add_argument("--gate-windows", type=int, default=4, help="windows of 1,024 tokens for the gates; 0: none")
+    parser.add_argument("--gate-windows", type=int, default=2, help="windows of 1,024 tokens for the gates; 0: none")
     parser.add_argument("--only", choices=("compare", "gates"), help="one of the two files; default: both")
     parser.add_argument("--device")
     parser.add_argument("--name", default="cpu", help="end of the files' names")

@@ -13,7 +13,7 @@ from pathlib import Path
 from focus_core.errors import TooLarge
 from focus_core.jobs.files import read_json, write_json
 
-_KEPT_RATIOS = 15
+_KEPT_RATIOS = 7
 _MAX_REFUSING_FACTOR = 3.0
 """Slowness beyond this is a busy machine's, and no reason to refuse a run."""
 RESERVE_BYTES = 256 << 20
@@ -49,6 +49,7 @@ class Host:
         loaded: name of the model that the worker holds; None when it holds none.
         store: folder of the run store.
         factor: observed seconds over raw seconds of a kind; 1 until something was observed.
+        load: work of others that waits for the cores, as the system counts it (mean of the last minute).
     """
 
     device: str = "auto"
@@ -58,6 +59,7 @@ class Host:
     loaded: str | None = None
     store: Path = Path()
     factor: Callable[[str], float] = field(default=lambda kind: 1.0)
+    load: float = 0.0
 
     def fit(
         self,
@@ -92,7 +94,8 @@ class Host:
         seconds, need = raw * factor + fixed[0], need + fixed[1]
         about = say_count(size, unit) + (f", {detail}" if detail else "")
         if fits(size):
-            return Estimate(seconds, need, f"About {say_seconds(seconds)} and {say_bytes(need)} ({about}).", raw)
+            said = f"About {say_seconds(seconds)} and {say_bytes(need)} ({about}).{self._busy()}"
+            return Estimate(seconds, need, said, raw)
         low, high = 0, size
         while high - low > 1:
             middle = (low + high) // 2
@@ -105,6 +108,13 @@ class Host:
             if low
             else "A smaller model fits.",
         )
+
+
+    def _busy(self) -> str:
+        if self.load <= self.cores or self.device.startswith("cuda"):
+            return ""
+        more = "several times longer" if self.load >= 2 * self.cores else "longer"
+        return f" The machine is busy (load {self.load:.1f} on {say_count(self.cores, 'cores')}): it may take {more}."
 
 
 class Observed:
@@ -127,10 +137,19 @@ class Observed:
             # With 1 among them, one run beside a busy neighbour does not decide.
             return statistics.median_low([1.0, *ratios]) if ratios else 1.0
 
-    def add(self, kind: str, raw_seconds: float, seconds: float) -> None:
-        """Remember what a run took."""
+    def add(self, kind: str, raw_seconds: float, seconds: float, slowdown: float = 1.0) -> None:
+        """Remember what a run took.
+
+        Args:
+            kind: the handler's name.
+            raw_seconds: foreseen.
+            seconds: taken.
+            slowdown: how many times slower a machine as busy as this one is (see ``slowdown``). It explains a run
+                that was slow, so that the next one on a quiet machine is not foreseen to be, and no more than that.
+        """
         if raw_seconds <= 0 or seconds <= 0:
             return
+        seconds = max(seconds / max(1.0, slowdown), min(seconds, raw_seconds))
         with self._lock:
             ratios = self._ratios.setdefault(kind, [])
             ratios.append(min(50.0, max(0.02, seconds / raw_seconds)))
@@ -160,6 +179,19 @@ def round_down(n: int) -> int:
     """Two significant figures, downwards: a size that fits should not look more exact than the estimate."""
     digit = 10 ** max(0, len(str(n)) - 2)
     return n // digit * digit
+
+
+def load_average() -> float:
+    """Processes that run or wait for a core, mean of the last minute; 0 where the system does not say."""
+    try:
+        return os.getloadavg()[0]
+    except (AttributeError, OSError):
+        return 0.0
+
+
+def slowdown() -> float:
+    """How many times slower a run is on this machine as busy as it is now, the run itself among its load."""
+    return max(1.0, load_average() / usable_cores())
 
 
 def usable_cores() -> int:

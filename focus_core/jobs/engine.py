@@ -11,7 +11,7 @@ from typing import Any
 
 from focus_core import handlers
 from focus_core.errors import FocusError, InvalidInput
-from focus_core.jobs.costs import Estimate, Host, Observed, usable_cores
+from focus_core.jobs.costs import Estimate, Host, Observed, load_average, slowdown, usable_cores
 from focus_core.jobs.job import DONE, FAILED, Job, Problem
 from focus_core.jobs.lane import Lane
 from focus_core.jobs.process import WorkerProcess
@@ -120,6 +120,7 @@ class Engine:
         """What an estimate may know about the machine and the worker."""
         with self._lock:
             lane = self._lanes.get(device or self._device)
+            running = sum(lane.running is not None for lane in self._lanes.values())
             machine = lane.machine if lane is not None and lane.worker is not None and lane.worker.alive else {}
         on_card = str(machine.get("device", "cpu")).startswith("cuda")
         free = int(machine["free_bytes"]) if on_card and "free_bytes" in machine else free_memory()
@@ -132,6 +133,7 @@ class Engine:
             loaded=machine.get("name"),
             store=self.store.root,
             factor=self._observed.factor,
+            load=max(0.0, load_average() - running * usable_cores()),
         )
 
     def get(self, job_id: str) -> Job | None:
@@ -226,7 +228,7 @@ class Engine:
 
             def done(job: Job, seconds: float) -> None:
                 if job.estimate is not None:
-                    observed.add(job.kind, job.estimate.raw_seconds, seconds)
+                    observed.add(job.kind, job.estimate.raw_seconds, seconds, slowdown())
 
             def stored(kind: str) -> bool:
                 return getattr(handlers.handler(kind, packages), "STORED", True)

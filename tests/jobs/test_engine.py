@@ -14,7 +14,16 @@ import pytest
 from focus_core import handlers
 from focus_core.errors import InvalidInput, TooLarge
 from focus_core.jobs import Engine, Estimate, Host
+from focus_core.jobs.costs import Observed
+from focus_core.jobs.files import read_json
 from tests.jobs.conftest import FAKES, finish, until
+
+
+@pytest.fixture(autouse=True)
+def quiet_machine(monkeypatch):
+    """What runs beside the tests changes no sentence and no estimate."""
+    for module in ("costs", "engine"):
+        monkeypatch.setattr(f"focus_core.jobs.{module}.load_average", lambda: 0.0)
 
 
 def test_runs_in_order_one_at_a_time(engine):
@@ -178,6 +187,33 @@ def test_estimates_learn_from_what_was_seen(tmp_path):
         assert after.seconds > before.seconds
     with Engine(tmp_path / "runs", handlers=FAKES) as engine:
         assert engine.estimate("count", request) == after
+
+
+def test_a_busy_machine_is_said_and_runs_that_it_slowed_are_not_held_against_the_next(tmp_path):
+    def said(load, device="cpu"):
+        return Host(cores=2, load=load, device=device).fit("x", lambda n: (float(n), 0), 30).sentence
+
+    assert said(2.0) == "About 30 s and 0 MB (30 tokens)."
+    assert said(2.5).endswith("The machine is busy (load 2.5 on 2 cores): it may take longer.")
+    assert said(9.0).endswith("The machine is busy (load 9.0 on 2 cores): it may take several times longer.")
+    assert "busy" not in said(9.0, "cuda:0")
+    seen = Observed(tmp_path / "speed.json")
+    for seconds, slowdown in ((80.0, 8.0), (60.0, 4.0), (9.0, 4.0)):
+        seen.add("x", 10.0, seconds, slowdown)
+    assert read_json(tmp_path / "speed.json")["x"] == pytest.approx([1.0, 1.5, 0.9])
+    assert seen.factor("x") == 1.0
+
+
+def test_one_slow_run_among_usual_ones_changes_no_estimate(tmp_path):
+    seen = Observed(tmp_path / "speed.json")
+    for seconds in (20.0, 21.0, 19.0, 20.0):
+        seen.add("x", 10.0, seconds)
+    before = seen.factor("x")
+    seen.add("x", 10.0, 400.0)
+    assert seen.factor("x") == pytest.approx(before, rel=0.1)
+    for _ in range(20):
+        seen.add("x", 10.0, 30.0)
+    assert seen.factor("x") == 3.0, "the last few decide"
 
 
 def test_nearest_size_is_the_largest_that_fits():
