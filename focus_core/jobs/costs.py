@@ -109,7 +109,6 @@ class Host:
             else "A smaller model fits.",
         )
 
-
     def _busy(self) -> str:
         if self.load <= self.cores or self.device.startswith("cuda"):
             return ""
