@@ -73,20 +73,23 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     if args.kind == KMEANS:
         adapter = _fit(loaded, training_ids, chosen, out, names, progress)
     else:
-        from focus_core.training.trainer import train
+        from focus_core.training.trainer import leave_group, train
 
-        with stop_request() as cancel:
-            adapter = train(
-                loaded,
-                training_ids,
-                validation_ids,
-                chosen,
-                out,
-                texts=names,
-                on_step=_print_validation,
-                progress=progress,
-                cancel=cancel,
-            )
+        try:
+            with stop_request() as cancel:
+                adapter = train(
+                    loaded,
+                    training_ids,
+                    validation_ids,
+                    chosen,
+                    out,
+                    texts=names,
+                    on_step=_print_validation,
+                    progress=progress,
+                    cancel=cancel,
+                )
+        finally:
+            leave_group()
     return {
         "out": str(out),
         "model": loaded.name,

@@ -137,6 +137,12 @@ def train(
     return Adapter.from_pretrained(out, loaded.model)
 
 
+def leave_group() -> None:
+    """Leave the group of processes, when there is one: a process that ends inside it may abort at its exit."""
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        torch.distributed.destroy_process_group()
+
+
 def _new_state(
     model: nn.Module, training_ids: torch.Tensor, validation_ids: torch.Tensor, settings: TrainSettings
 ) -> dict[str, Any]:

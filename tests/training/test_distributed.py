@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 from focus_core.errors import Cancelled
 from focus_core.training import trainer
 from focus_core.training.checkpoint import FILE
-from focus_core.training.trainer import train
+from focus_core.training.trainer import leave_group, train
 from tests.training.small import ids, loaded, settings
 
 ROOT = Path(__file__).parents[2]
@@ -53,6 +53,7 @@ def every_run(out: str) -> None:
         go(Path(out) / "stopped", 1, "bias", stop_after=2)
     except Cancelled as stopped:
         (Path(out) / f"stopped-{os.environ['RANK']}").write_text(stopped.message)
+    leave_group()
 
 
 @pytest.fixture(scope="module")
