@@ -99,7 +99,8 @@ def peak_bytes(run: Callable[[], Any], device: str) -> int:
 
     On a GPU this is the allocator's own high-water mark; on a CPU the sum over torch's allocation events, which,
     unlike the process's resident size, does not depend on what earlier runs left in the heap. Buffers that a
-    library allocates for itself (a matrix product's packing) are not seen.
+    library allocates for itself (a matrix product's packing) are not seen. Only this thread's events are: the run
+    computes on one thread, so of pieces that would run side by side one is counted.
     """
     import torch
 
@@ -113,6 +114,8 @@ def peak_bytes(run: Callable[[], Any], device: str) -> int:
     from torch.profiler import ProfilerActivity, profile
 
     seen = profile(activities=[ProfilerActivity.CPU], profile_memory=True)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
     with _silent_stderr():
         seen.start()
     try:
@@ -120,6 +123,7 @@ def peak_bytes(run: Callable[[], Any], device: str) -> int:
     finally:
         with _silent_stderr():
             seen.stop()
+        torch.set_num_threads(threads)
     events = [e for e in seen.profiler.kineto_results.events() if e.name() == "[memory]"]
     held = top = 0
     for event in sorted(events, key=lambda e: e.start_ns()):
