@@ -75,6 +75,7 @@ class Strip extends Words {
     this.first[n] = token;
     this.ids = data.ids ? unpack(data.ids, Int32Array) : null;
     this.state = new Uint8Array(n);
+    this.wanted = this.state.slice();
     this.box.replaceChildren(part);
     if (this.pin !== null) this.send(null);
     this.pin = this.query = null;
@@ -179,13 +180,41 @@ class Strip extends Words {
   }
 
   apply(next, on) {
-    const before = this.state;
-    for (let c = 0; c < next.length; c++) {
-      if (next[c] !== before[c]) this.spans[c].className = this.base[c] + this.stateClass(next[c]);
-    }
-    this.state = next;
+    this.wanted = next;
+    // A query that is only pointed at is gone with the next move: what is out of sight waits until it is scrolled to.
+    const [from, to] = this.pin === null && on ? this.inSight() : [0, next.length];
+    this.show(from, to);
     this.root.classList.toggle("on", on);
     this.root.classList.toggle("pinned", this.pin !== null);
+  }
+
+  show(from, to) {
+    for (let c = from; c < to; c++) {
+      if (this.wanted[c] === this.state[c]) continue;
+      this.state[c] = this.wanted[c];
+      this.spans[c].className = this.base[c] + this.stateClass(this.state[c]);
+    }
+  }
+
+  // The cells on screen with half a screen around them, [from, to).
+  inSight() {
+    const { scrollTop, clientHeight } = this.box;
+    const key = scrollTop + "/" + clientHeight + "/" + this.box.clientWidth + "/" + this.root.dataset.built;
+    if (this.sight && this.sight.key === key) return this.sight.cells;
+    const cells = [this.cellBelow(scrollTop - clientHeight / 2), this.cellBelow(scrollTop + 1.5 * clientHeight)];
+    this.sight = { key, cells };
+    return cells;
+  }
+
+  // The first cell whose line begins at or below a height; cells stand in the order of their lines.
+  cellBelow(height) {
+    let low = 0, high = this.spans.length;
+    while (low < high) {
+      const middle = (low + high) >> 1;
+      if (this.spans[middle].offsetTop < height) low = middle + 1;
+      else high = middle;
+    }
+    return low;
   }
 
   count(i) {
@@ -249,7 +278,10 @@ class Strip extends Words {
         this.light(null);
       }
     });
-    box.addEventListener("scroll", () => this.hideTip(), { passive: true });
+    box.addEventListener("scroll", () => {
+      this.hideTip();
+      this.show(...this.inSight());
+    }, { passive: true });
     box.addEventListener("click", (event) => {
       const token = this.tokenAt(event);
       if (token === null) return;
