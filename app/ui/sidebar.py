@@ -17,20 +17,20 @@ OTHER_MODEL = "another"
 
 
 def select(view: View) -> Page:
-    """Draw the controls that ``view.needs`` names and build its Page; what is not shown keeps its last value."""
+    """Draw the controls that the view needs and build its Page; what is not shown keeps its last value."""
     engine = get_engine()
     notices: list[str] = []
     with st.sidebar:
-        model = _model(engine, notices) if "model" in view.needs else st.session_state.get("_model", _default_model())
-        text = texts.choose(notices) if "text" in view.needs else None
+        model = _model(engine, notices) if view.needs.model else st.session_state.get("_model", _default_model())
+        text = texts.choose(notices) if view.needs.text else None
         variant, config, adapter = "focus", {}, None
-        if "variant" in view.needs:
+        if view.needs.variant:
             variant, config, adapter = settings.choose(model, notices)
         page = texts.limited(Page(engine, session_id(), model, text, variant, config, adapter))
-        source = selection.find(engine, page.request()) if {"text", "variant"} <= set(view.needs) else None
+        source = selection.find(engine, page.request()) if view.needs.text and view.needs.variant else None
         facts = facts_of(engine, model, source)
-        layer = _layer(facts, notices) if "layer" in view.needs else 0
-        head = _head(facts, notices) if "head" in view.needs else None
+        layer = _layer(facts, notices) if view.needs.layer else 0
+        head = _head(facts, notices) if view.needs.head else None
     return replace(page, layer=layer, head=head, source=source, notices=links.keep_notices(notices))
 
 

@@ -15,7 +15,25 @@ if TYPE_CHECKING:
     from focus_core.trace import Trace
 
 SECTIONS = ("Start", "See", "Methods", "Decide")
-NEEDS = ("model", "text", "variant", "layer", "head")
+
+
+@dataclass(frozen=True)
+class Needs:
+    """The shared sidebar controls that a view uses; a control that no view on screen needs is not drawn.
+
+    Attributes:
+        model: the model.
+        text: the text.
+        variant: the attention, its adapter and its settings. With ``text`` the page gets a Trace.
+        layer: the shown layer.
+        head: the shown query head, or all.
+    """
+
+    model: bool = False
+    text: bool = False
+    variant: bool = False
+    layer: bool = False
+    head: bool = False
 
 
 @dataclass(frozen=True)
@@ -27,7 +45,7 @@ class View:
         title: its name in the navigation, one or two words.
         section: one of ``SECTIONS``.
         icon: a Material symbol (``:material/compare:``).
-        needs: which shared sidebar controls it uses, of ``NEEDS``.
+        needs: the shared sidebar controls it uses.
         render: draws it.
         order: place within its section; the first view of all is where the app starts.
     """
@@ -36,7 +54,7 @@ class View:
     title: str
     section: str
     icon: str
-    needs: tuple[str, ...]
+    needs: Needs
     render: Callable[[Page], None]
     order: int = 50
 

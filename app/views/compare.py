@@ -15,7 +15,7 @@ from app.ui.comparisons import Shown
 from app.ui.guard import plain, show_error
 from app.ui.jobs import about, job_status
 from app.ui.links import dismiss_notices
-from app.ui.view import Page, View
+from app.ui.view import Needs, Page, View
 from focus_core.errors import FocusError
 
 SLOT = "compare"
@@ -344,7 +344,7 @@ VIEW = View(
     title="Compare",
     section="Decide",
     icon=":material/balance:",
-    needs=("model", "text", "variant"),
+    needs=Needs(model=True, text=True, variant=True),
     render=render,
     order=10,
 )

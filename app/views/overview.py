@@ -15,7 +15,7 @@ from app.ui.bars import Bar, bars, shown
 from app.ui.guard import guarded, plain
 from app.ui.strip import token_strip
 from app.ui.strip.data import MAX_SHOWN, Lost, heads_of, lost_keys, router_count, router_of, strip_data
-from app.ui.view import Page, View
+from app.ui.view import Needs, Page, View
 from focus_core.trace import Trace
 
 KEY = "overview_strip"
@@ -372,7 +372,7 @@ VIEW = View(
     title="Overview",
     section="Start",
     icon=":material/visibility:",
-    needs=("model", "text", "variant", "layer", "head"),
+    needs=Needs(model=True, text=True, variant=True, layer=True, head=True),
     render=render,
     order=0,
 )
