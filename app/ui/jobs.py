@@ -35,9 +35,7 @@ def job_status(
     elif job.state == "failed" and job.error:
         show_error(f"{_first_up(what)} stopped: {job.error.message}", job.error.hint)
     elif job.state == "cancelled":
-        rows = sum("row" in part for part in job.partial)
-        kept = f" {rows} {'row was' if rows == 1 else 'rows were'} measured and kept." if rows else ""
-        st.info(f"{_first_up(what)} was cancelled.{kept}", icon=":material/cancel:")
+        _cancelled(job, what)
     elif show_done:
         st.caption(f":material/check: {_first_up(what)} is done.")
     return job
@@ -49,13 +47,29 @@ def _watch(engine: Any, job_id: str, key: str, what: str, session: str | None) -
 
 def _progress(engine: Any, job_id: str, key: str, what: str, session: str | None) -> None:
     job = engine.get(job_id)
-    if job is None or job.state not in ("queued", "running"):
+    stopped = st.session_state.pop(f"_{key}_stopped", None) == job_id
+    if stopped and job is not None and job.state == "cancelled":
+        # The answer to a click comes with this part alone; the page follows at the next look.
+        _cancelled(job, what)
+        return
+    if stopped or job is None or job.state not in ("queued", "running"):
         st.rerun()
     st.progress(min(max(job.fraction, 0.0), 1.0), sentence(job, what))
-    if session is not None and st.button("Stop", key=f"{key}_stop", icon=":material/stop_circle:"):
-        if not engine.cancel(job_id, session=session):
-            leave(job_id)
-        st.rerun()
+    if session is not None:
+        arguments = (engine, job_id, key, session)
+        st.button("Stop", key=f"{key}_stop", icon=":material/stop_circle:", on_click=_stop, args=arguments)
+
+
+def _stop(engine: Any, job_id: str, key: str, session: str) -> None:
+    if not engine.cancel(job_id, session=session):
+        leave(job_id)
+    st.session_state[f"_{key}_stopped"] = job_id
+
+
+def _cancelled(job: Any, what: str) -> None:
+    rows = sum("row" in part for part in job.partial)
+    kept = f" {rows} {'row was' if rows == 1 else 'rows were'} measured and kept." if rows else ""
+    st.info(f"{_first_up(what)} was cancelled.{kept}", icon=":material/cancel:")
 
 
 def leave(job_id: str) -> None:
