@@ -41,6 +41,63 @@ _TOKEN = re.compile(
 _END = {".", "!", "?"}
 
 
+class Tagger:
+    """The shipped weights and NLTK's rule for using them, without importing NLTK, which takes over a second.
+
+    A test holds it against ``nltk.tag.perceptron.PerceptronTagger``.
+    """
+
+    _START, _END = ("-START-", "-START2-"), ("-END-", "-END2-")
+
+    def __init__(self, document: dict[str, Any]) -> None:
+        """Take the shipped form: class numbers and whole-number weights."""
+        self.classes: list[str] = document["classes"]
+        self.weights: dict[str, list[int]] = document["weights"]
+        self.known = {word: tag for tag, listed in document["known_words"].items() for word in listed}
+
+    def tag(self, words: list[str]) -> list[tuple[str, str]]:
+        """Tag one sentence."""
+        context = [*self._START, *map(self._normal, words), *self._END]
+        before, two_before = self._START
+        tagged = []
+        for i, word in enumerate(words):
+            tag = self.known.get(word) or self._predict(word, context, i + 2, before, two_before)
+            tagged.append((word, tag))
+            before, two_before = tag, before
+        return tagged
+
+    def _predict(self, word: str, context: list[str], i: int, before: str, two_before: str) -> str:
+        scores = [0] * len(self.classes)
+        for feature in (
+            "bias",
+            f"i suffix {word[-3:]}",
+            f"i pref1 {word[:1]}",
+            f"i-1 tag {before}",
+            f"i-2 tag {two_before}",
+            f"i tag+i-2 tag {before} {two_before}",
+            f"i word {context[i]}",
+            f"i-1 tag+i word {before} {context[i]}",
+            f"i-1 word {context[i - 1]}",
+            f"i-1 suffix {context[i - 1][-3:]}",
+            f"i-2 word {context[i - 2]}",
+            f"i+1 word {context[i + 1]}",
+            f"i+1 suffix {context[i + 1][-3:]}",
+            f"i+2 word {context[i + 2]}",
+        ):
+            pairs = self.weights.get(feature, ())
+            for c, weight in zip(pairs[::2], pairs[1::2], strict=True):
+                scores[c] += weight
+        return max(zip(scores, self.classes, strict=True))[1]
+
+    @staticmethod
+    def _normal(word: str) -> str:
+        if "-" in word and word[0] != "-":
+            return "!HYPHEN"
+        if word.isdigit() and len(word) == 4:
+            return "!YEAR"
+        return "!DIGITS" if word[:1].isdigit() else word.lower()
+
+
 class TaggedWord(NamedTuple):
     """One word: its bytes in the UTF-8 text, the word, and its universal tag."""
 
@@ -101,10 +158,10 @@ def unpack(document: dict[str, Any]) -> PerceptronTagger:
 
 
 @cache
-def _tagger() -> PerceptronTagger:
+def _tagger() -> Tagger:
     if not MODEL_FILE.exists():
         raise NotAvailable(f"The tagger's file {MODEL_FILE.name} is missing.", "Restore data/tagger from the project.")
-    return unpack(json.loads(MODEL_FILE.read_text(encoding="utf-8")))
+    return Tagger(json.loads(MODEL_FILE.read_text(encoding="utf-8")))
 
 
 @cache
@@ -113,7 +170,7 @@ def accuracy() -> dict[str, Any]:
     return dict(json.loads(MODEL_FILE.read_text(encoding="utf-8"))["record"])
 
 
-def tag_sentences(tagger: PerceptronTagger, text: str) -> list[TaggedWord]:
+def tag_sentences(tagger: Tagger | PerceptronTagger, text: str) -> list[TaggedWord]:
     """Tag a text with a given tagger; see :func:`tag`."""
     tagged: list[TaggedWord] = []
     place, byte = 0, 0
@@ -137,6 +194,6 @@ def tag(text: str) -> list[TaggedWord]:
         Every word and punctuation mark in reading order, with a tag of ``focus_core.tags.UNIVERSAL``.
 
     Raises:
-        NotAvailable: nltk is not installed, or the tagger's file is missing.
+        NotAvailable: the tagger's file is missing.
     """
     return tag_sentences(_tagger(), text)

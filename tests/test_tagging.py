@@ -1,3 +1,5 @@
+import json
+
 import pytest
 
 from focus_core import tagging
@@ -57,6 +59,14 @@ def test_tags_of_a_plain_sentence():
         "see": "VERB",
         ".": ".",
     }
+
+
+def test_it_tags_as_nltk_does():
+    document = json.loads(tagging.MODEL_FILE.read_text(encoding="utf-8"))
+    theirs = tagging.unpack(document)
+    for name in ("persuasion opening", "brown learned", "brown fiction"):
+        text = load_text(name).text[:40_000]
+        assert tag(text) == tagging.tag_sentences(theirs, text)
 
 
 def test_accuracy_on_shipped_text_that_the_tagger_never_saw():
