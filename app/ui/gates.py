@@ -10,6 +10,7 @@ from analysis import comparison as words
 from analysis.comparison_figures import gate_name, gate_rows, soft_to_hard
 from analysis.numbers import percent, sig3
 from app.ui import comparisons, runs, selection
+from app.ui.figure import plot
 from app.ui.guard import plain, show_error
 from app.ui.jobs import about, job_status
 from app.ui.view import Page
@@ -42,11 +43,11 @@ def render(page: Page) -> None:
     picked = _slider(rows)
     if shown:
         _verdict(picked, shown)
-    st.plotly_chart(
+    plot(
         soft_to_hard(result, sizes[-1] if sizes else length, picked["key"] if picked else None),
         key="gates_figure",
         alt="Perplexity change against dense for every gate, from soft to hard.",
-        config={"displayModeBar": False},
+        name="From the soft gate to the served one",
     )
     st.caption(
         "A soft gate computes every pair and only weakens some: nothing is saved, and no decoder runs it. "

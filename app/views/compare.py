@@ -12,6 +12,7 @@ from analysis.frontier import MEASURES, frontier
 from app.ui import comparisons, runs, selection
 from app.ui import gates as gate_tab
 from app.ui.comparisons import Shown
+from app.ui.figure import plot
 from app.ui.guard import plain, show_error
 from app.ui.jobs import about, job_status
 from app.ui.links import dismiss_notices
@@ -232,11 +233,11 @@ def _picture(page: Page, shown: Shown | None, result: dict[str, Any]) -> None:
     recorded = bool(shown and shown.recorded)
     points = comparisons.recorded_points(page.model) if measure == "pairs" else ()
     figure = frontier(result, size, measure or "time", recorded=recorded, others=points)
-    st.plotly_chart(
+    plot(
         figure,
         key="compare_frontier",
         alt=f"Perplexity change against {MEASURES[measure or 'time'].lower()} at {size:,} tokens, one point a variant.",
-        config={"displayModeBar": False},
+        name=f"Quality against {MEASURES[measure or 'time'].lower()} at {size} tokens",
     )
     for said in words.losses(result, size, measure or "time"):
         st.markdown(f":orange[:material/trending_down:] {plain(said)}")
@@ -284,11 +285,11 @@ def _speed(result: dict[str, Any]) -> None:
         key="compare_part",
         label_visibility="collapsed",
     )
-    st.plotly_chart(
+    plot(
         speed_by_length(result, part or "model"),
         key="compare_speed",
         alt="Time over dense's by length: measured with its spread, and counted.",
-        config={"displayModeBar": False},
+        name=f"Speed by length, {'attention alone' if part == 'attention' else 'whole prefill'}",
     )
     for said in words.speed_verdicts(result, "ratio" if part != "attention" else "attention_ratio"):
         st.markdown(f"- {plain(said)}")
@@ -299,11 +300,11 @@ def _speed(result: dict[str, Any]) -> None:
 
 
 def _memory(result: dict[str, Any]) -> None:
-    st.plotly_chart(
+    plot(
         memory_bars(result),
         key="compare_memory",
         alt="Peak memory of the prefill by length and variant.",
-        config={"displayModeBar": False},
+        name="Peak memory by length",
     )
     how = result.get("about", {}).get("peak_how")
     st.caption(
