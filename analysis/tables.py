@@ -6,12 +6,35 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
+from analysis.palette import group_label, groups_of
+from focus_core.trace import Trace
+
 
 def figure_rows(figure: go.Figure) -> pd.DataFrame:
     """What the figure draws, one row a point or cell, with the trace that it belongs to."""
     tables = [_rows(trace, i) for i, trace in enumerate(figure.data)]
     tables = [table for table in tables if len(table)]
     return pd.concat(tables, ignore_index=True) if tables else pd.DataFrame(columns=["trace", "x", "y"])
+
+
+def token_rows(trace: Trace, layer: int, router: int = 0) -> pd.DataFrame:
+    """One row a token of a run: its text, its place, its groups at one layer and router, and how likely it was.
+
+    ``place`` counts from 1; ``nll`` and ``dense_nll`` are in nats and belong to the token as it was predicted.
+    """
+    arrays, n = trace.arrays, len(trace)
+    columns: dict[str, object] = {"place": np.arange(1, n + 1), "token": list(trace.tokens)}
+    if "token_ids" in arrays:
+        columns["id"] = arrays["token_ids"]
+    if "byte_span" in arrays:
+        columns |= {"first_byte": arrays["byte_span"][:, 0], "end_byte": arrays["byte_span"][:, 1]}
+    for name, bits in (("groups", "key_bits"), ("looks_for", "query_bits")):
+        if bits in arrays:
+            columns[name] = [" ".join(map(group_label, groups_of(int(b)))) for b in arrays[bits][layer, router]]
+    for name in ("nll", "dense_nll"):
+        if name in arrays:
+            columns[name] = np.concatenate([[np.nan], arrays[name]])
+    return pd.DataFrame(columns)
 
 
 def _rows(trace: go.Trace, index: int) -> pd.DataFrame:

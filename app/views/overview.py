@@ -9,10 +9,13 @@ import streamlit as st
 
 from analysis import overview as words
 from analysis.numbers import percent, sig3, spread
+from analysis.tables import token_rows
 from app.ui import links, runs, settings, texts
 from app.ui.badges import badge
 from app.ui.bars import Bar, bars, shown
+from app.ui.export import document, saveable
 from app.ui.guard import guarded, plain
+from app.ui.strip import part as strip_part
 from app.ui.strip import token_strip
 from app.ui.strip.data import MAX_SHOWN, Lost, heads_of, lost_keys, router_count, router_of, strip_data
 from app.ui.view import Needs, Page, View
@@ -176,7 +179,8 @@ def _picture(page: Page) -> None:
 
 def _strip_and_held(page: Page) -> None:
     trace = page.trace
-    layer = min(page.layer, int(trace.provenance["layers"]) - 1)
+    p = trace.provenance
+    layer = min(page.layer, int(p["layers"]) - 1)
     with st.container(horizontal=True, vertical_alignment="center", gap="medium"):
         mode = st.segmented_control(
             "Picture",
@@ -212,7 +216,14 @@ def _strip_and_held(page: Page) -> None:
     query = None if pin is None else max(0, pin - 1) if mode == "damage" else pin
     lost = None if query is None else lost_keys(trace, layer, query, page.head, router)
     data = strip_data(trace, layer, router=router, mode=mode or "groups", lost=lost, select=_select(trace))
-    after = token_strip(data, key=KEY)
+    name = f"{_title(trace).strip('“”')}, {p['variant']}, layer {layer}"
+    with saveable(
+        key=KEY,
+        name=name,
+        page=lambda: document(name, strip_part(data), note=_what_ran(trace)),
+        rows=lambda: token_rows(trace, layer, router),
+    ):
+        after = token_strip(data, key=KEY)
     st.session_state["_pin"] = after
     links.write("router", str(router) if router and page.head is None else "")
     if page.source and page.source.current:

@@ -8,6 +8,7 @@ from typing import Any
 import streamlit as st
 
 from analysis import palette
+from app.ui.export import component_part
 
 HERE = Path(__file__).parent
 SCRIPTS = ("words.js", "strip.js")
@@ -50,10 +51,21 @@ def css() -> str:
     return "\n".join(out) + (HERE / "strip.css").read_text(encoding="utf-8")
 
 
+def js() -> str:
+    """The strip's module."""
+    return "\n".join((HERE / name).read_text(encoding="utf-8") for name in SCRIPTS)
+
+
+def part(data: dict[str, Any], *, place: str = "strip") -> str:
+    """The strip alive within a page that stands alone (``app.ui.export.document``); a held token stays held."""
+    lost = data.get("lost")
+    data = {**data, "select": [lost["query"], 1] if lost else None}
+    return component_part(html=HTML, css=css(), js=js(), data=data, place=place)
+
+
 @st.cache_resource(show_spinner=False)
 def _component(version: float) -> Any:
-    js = "\n".join((HERE / name).read_text(encoding="utf-8") for name in SCRIPTS)
-    return st.components.v2.component("focus_lab_strip", html=HTML, css=css(), js=js)
+    return st.components.v2.component("focus_lab_strip", html=HTML, css=css(), js=js())
 
 
 def token_strip(data: dict[str, Any], *, key: str) -> int | None:
