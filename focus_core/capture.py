@@ -1,6 +1,6 @@
 """Runs a text through a model twice, with a variant and dense, and keeps what the pages show as a Trace.
 
-No torch at the top: sizes are planned in the app's process as well.
+No torch at the top: the length is checked in the app's process as well.
 """
 
 from __future__ import annotations
@@ -14,57 +14,17 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from focus_core.budget import BYTE_BUDGET, MAX_SIMILAR_HEADS, TOP_TOKENS, plan_layers, plan_points
 from focus_core.errors import InvalidInput, TooLarge, Unsupported
+from focus_core.head_statistics import SIMILAR_HOW, SINK_TOKENS, HeadStatistics
 from focus_core.pattern import GroupPattern, Pattern
 from focus_core.trace import Trace
 from focus_core.watches import Cancel, DenseWatch, Progress, ServedWatch
 
 if TYPE_CHECKING:
+    from focus_core.evaluation.likelihood import Scores
     from focus_core.models.tokens import Tokens
     from focus_core.variants import Variant
-
-BYTE_BUDGET = 64 << 20
-
-
-def trace_bytes(shape: Any, tokens: int, layers: int) -> int:
-    """Bytes of a Trace's arrays before compression, at most.
-
-    Args:
-        shape: anything with ``layers``, ``heads``, ``kv_heads`` and ``head_dim``.
-        tokens: length of the text.
-        layers: number of layers whose q and k are kept.
-    """
-    sets = 2 * 8 * shape.layers * shape.kv_heads * tokens
-    vectors = 2 * layers * (shape.heads + shape.kv_heads) * shape.head_dim * tokens
-    return sets + vectors + 8 * shape.layers * shape.heads + 29 * tokens
-
-
-def plan_layers(shape: Any, tokens: int, layers: str | Sequence[int] = "all", budget: int = BYTE_BUDGET) -> list[int]:
-    """Layers whose q and k are kept: those asked for, or, for ``all``, as many as the budget holds, evenly spread.
-
-    Raises:
-        InvalidInput: there is no such layer.
-        TooLarge: the layers that were named do not fit; the hint names how many do.
-    """
-    one = trace_bytes(shape, tokens, 1) - trace_bytes(shape, tokens, 0)
-    room = max(0, (budget - trace_bytes(shape, tokens, 0)) // max(1, one))
-    if isinstance(layers, str):
-        if layers != "all":
-            raise InvalidInput(f"layers is {layers!r}.", "It can be all, or a list of layer numbers.")
-        count = min(shape.layers, max(1, room))
-        return sorted({round(x) for x in np.linspace(0, shape.layers - 1, count)})
-    wanted = sorted(set(layers))
-    wrong = [x for x in wanted if not isinstance(x, int) or isinstance(x, bool) or not 0 <= x < shape.layers]
-    if wrong:
-        raise InvalidInput(f"There is no layer {wrong[0]!r}.", f"The model has layers 0 to {shape.layers - 1}.")
-    need = trace_bytes(shape, tokens, len(wanted))
-    if need > budget and len(wanted) > 1:
-        raise TooLarge(
-            f"Keeping q and k of {len(wanted)} layers over {tokens:,} tokens takes {need / 1e6:,.0f} MB; "
-            f"a trace may take {budget / 1e6:,.0f} MB.",
-            f"{max(1, room)} of these layers fit.",
-        )
-    return wanted
 
 
 def capture_trace(
@@ -111,7 +71,8 @@ def capture_trace(
     """
     import torch
 
-    from focus_core.evaluation.likelihood import token_nll
+    from focus_core.evaluation.likelihood import token_scores
+    from focus_core.models.tokens import token_texts
     from focus_core.retrofit import retrofit
     from focus_core.variants import make
 
@@ -122,33 +83,40 @@ def capture_trace(
     text, tokens = _tokens(loaded.tokenizer, text, limit)
     count = len(tokens)
     check_length(count, facts.context)
-    kept_layers = plan_layers(facts, count, layers, byte_budget)
+    width = 0 if adapter is None else variant.routing_width(adapter.config)
+    kept_layers = plan_layers(facts, count, layers, byte_budget, width)
+    routed = plan_points(facts, count, kept_layers, byte_budget, width)
     ids = torch.from_numpy(np.asarray(tokens.ids, np.int64))[None].to(next(model.parameters()).device)
 
     alone = variant.name == "dense"
-    served = ServedWatch(facts.layers, progress, cancel, 0.0, 0.45)
+    served = ServedWatch(facts.layers, progress, cancel, 0.0, 0.45, set(routed))
     start = 0.0 if alone else 0.5
     dense = DenseWatch(facts.layers, progress, cancel, start, 0.9, set(kept_layers), served.patterns)
+
+    def scores() -> Scores:
+        return token_scores(model, ids, TOP_TOKENS)
+
     with torch.no_grad():
         if not alone:
             with retrofit(model, variant, adapter, recorder=served):
-                nll = token_nll(model, ids)[0].float().cpu().numpy()
+                said = scores()
         with retrofit(model, make("dense"), recorder=dense):
-            dense_nll = token_nll(model, ids)[0].float().cpu().numpy()
-    nll = dense_nll.copy() if alone else nll
-    if not (np.isfinite(nll).all() and np.isfinite(dense_nll).all()):
+            dense_said = scores()
+    said = dense_said if alone else said
+    likely = {**_likelihoods(said, ""), **_likelihoods(dense_said, "dense_")}
+    if not (np.isfinite(likely["nll"]).all() and np.isfinite(likely["dense_nll"]).all()):
         raise InvalidInput(f"The model gave values that are not finite in {facts.dtype}.", "Load it in float32.")
     patterns = [dense.patterns[layer] for layer in range(facts.layers)]
     arrays = {
-        "nll": nll,
-        "dense_nll": dense_nll,
+        **likely,
         "kept_pairs": np.array([_density(p) for p in patterns], np.float32),
-        "mass_kept": np.array([dense.mass[layer] for layer in range(facts.layers)], np.float32),
+        **_head_figures([dense.heads[layer] for layer in range(facts.layers)]),
         "token_ids": np.asarray(tokens.ids, np.int32),
         "byte_span": np.asarray(tokens.span, np.int32),
         "partial": np.asarray(tokens.partial, bool),
         "word": np.asarray(tokens.word, np.int32),
         **_sets(patterns, facts.native),
+        **served.points,
         **dense.vectors,
     }
     own = next((p for p, native in zip(patterns, facts.native, strict=True) if native is None), None)
@@ -175,6 +143,8 @@ def capture_trace(
         "groups": getattr(variant, "groups", None) if "key_bits" in arrays else None,
         "native": list(facts.native),
         "sampled_queries": dense.sampled,
+        "sink_tokens": SINK_TOKENS,
+        "similar_how": SIMILAR_HOW,
         "kept_layers": kept_layers,
         "rescaled": dense.rescaled,
         "clipped": dense.clipped,
@@ -188,7 +158,8 @@ def capture_trace(
         "seconds": round(time.perf_counter() - began, 3),
         "summary": summary_of(arrays),
     }
-    return Trace(provenance, text, list(tokens.text), arrays)
+    shown = np.unique(np.concatenate([arrays["top_ids"], arrays["dense_top_ids"]])).tolist()
+    return Trace(provenance, text, list(tokens.text), arrays, token_texts(loaded.tokenizer, shown))
 
 
 def _tokens(tokenizer: Any, text: str, limit: int | None) -> tuple[str, Tokens]:
@@ -229,6 +200,24 @@ def summary_of(arrays: dict[str, np.ndarray]) -> dict[str, Any]:
         "ppl_change": ppl / dense_ppl - 1,
         "scored_tokens": len(arrays["nll"]),
     }
+
+
+def _likelihoods(said: Scores, side: str) -> dict[str, np.ndarray]:
+    return {
+        f"{side}nll": said.nll[0].float().cpu().numpy(),
+        f"{side}top_ids": said.top_ids[0].cpu().numpy().astype(np.int32),
+        f"{side}top_p": said.top_p[0].cpu().numpy().astype(np.float16),
+    }
+
+
+def _head_figures(layers: list[HeadStatistics]) -> dict[str, np.ndarray]:
+    """The (L, Hq) figures, and how alike all heads are where they are not too many."""
+    names = ("mass_kept", "entropy", "sink_mass")
+    found = {name: np.array([getattr(layer, name) for layer in layers], np.float32) for name in names}
+    if found["entropy"].size <= MAX_SIMILAR_HEADS:
+        profiles = np.concatenate([layer.profile for layer in layers])
+        found["similar"] = np.clip(profiles @ profiles.T, 0.0, 1.0).astype(np.float16)
+    return found
 
 
 def _density(pattern: Pattern) -> list[float]:

@@ -30,19 +30,34 @@ class Trace:
         ``mass_kept`` (L, Hq) float32: dense attention mass that the mask keeps, mean over sampled queries.
         ``token_ids`` (N,) int32; ``byte_span`` (N, 2) int32; ``partial`` (N,) bool; ``word`` (N,) int32.
 
+    Arrays that an older, a long or a shipped Trace may lack:
+        ``key_points.{layer}``, ``query_points.{layer}`` (R, N, d_g), ``centroids.{layer}`` (R, K, d_g) float16: the
+            router's space; no query points where they are the keys', nothing without a router or in native layers.
+        ``map.{layer}`` (R, P, N, 2), ``map_centroids.{layer}`` (R, K, 2) float16: UMAP of that space, keys and then
+            queries (P = 1 where they are the keys'); shipped Traces have it for every layer, in place of the points.
+        ``kmeans_bits`` (L, R, N) int64: shipped Traces only: key sets of the untrained k-means control (R = 1).
+        ``entropy``, ``sink_mass`` (L, Hq) float32: nats, and dense mass on the first ``sink_tokens`` tokens, means
+            over the sampled queries of dense attention.
+        ``similar`` (L * Hq, L * Hq) float16: cosine of the heads' dense attention, pooled as ``similar_how`` says.
+        ``top_ids``, ``dense_top_ids`` (N, 8) int32, ``top_p``, ``dense_top_p`` (N, 8) float16: the likeliest next
+            tokens after every token and their probabilities, variant and dense.
+
     Attributes:
         provenance: JSON values: model, revision, dtype, device, variant, config (of the variant), adapter, text_name,
             text_hash, layers, heads, kv_heads, head_dim, scale, softcap, window, sinks, groups, native (list with each
-            layer's own sliding window or null), seconds, versions, time, sampled_queries, recorded (bool).
+            layer's own sliding window or null), seconds, versions, time, sampled_queries, recorded (bool), sink_tokens,
+            similar_how; ``edits`` where groups were edited (see ``focus_core.edits``).
         text: the text itself.
         tokens: the token strings, as shown (N).
         arrays: see above.
+        top_text: what the tokens in ``top_ids`` and ``dense_top_ids`` write, by id.
     """
 
     provenance: dict[str, Any]
     text: str
     tokens: list[str]
     arrays: dict[str, np.ndarray] = field(default_factory=dict)
+    top_text: dict[int, str] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -62,6 +77,13 @@ class Trace:
             return GroupPattern.without_groups(1, n, n, p["heads"], p["window"], p["sinks"])
         bits = self.arrays["query_bits"][layer][None], self.arrays["key_bits"][layer][None]
         return GroupPattern(*bits, heads=p["heads"], window=p["window"], sinks=p["sinks"])
+
+    def routing_points(self, layer: int) -> np.ndarray | None:
+        """(P, R, N, d_g) float16 points of the routing space: keys, then queries where they differ; None without."""
+        if f"key_points.{layer}" not in self.arrays:
+            return None
+        names = (f"{side}_points.{layer}" for side in ("key", "query"))
+        return np.stack([self.arrays[name] for name in names if name in self.arrays])
 
     def dense_mass(self, layer: int, query: int, heads: list[int] | None = None) -> np.ndarray:
         """(query + 1,) dense attention mass of one query, mean over ``heads`` (default all)."""
@@ -94,6 +116,8 @@ class Trace:
         path = Path(path)
         path.parent.mkdir(parents=True, exist_ok=True)
         document = {"format": FORMAT, "provenance": self.provenance, "text": self.text, "tokens": self.tokens}
+        if self.top_text:
+            document["top_text"] = self.top_text
         handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-", suffix=".npz")
         os.close(handle)
         try:
@@ -117,4 +141,5 @@ class Trace:
             raise InvalidInput(f"{path} is not a Trace file ({error}).", "Use a file written by `trace`.") from None
         if document.get("format") != FORMAT:
             raise InvalidInput(f"{path} has Trace format {document.get('format')}, this version reads {FORMAT}.")
-        return cls(document["provenance"], document["text"], document["tokens"], arrays)
+        written = {int(i): text for i, text in document.get("top_text", {}).items()}
+        return cls(document["provenance"], document["text"], document["tokens"], arrays, written)

@@ -3,29 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from focus_core.errors import Cancelled
-from focus_core.pattern import GroupPattern, Pattern
+from focus_core.head_statistics import HeadStatistics, head_statistics, sampled_rows
+from focus_core.pattern import Pattern
 
 if TYPE_CHECKING:
-    import torch
-
     from focus_core.variants import AttentionCall, Variant
 
-MAX_SAMPLED = 256
 HALF_MAX = 65504.0
 
 Progress = Callable[[float, str], None] | None
 Cancel = Callable[[], bool] | None
-
-
-def sampled_rows(tokens: int) -> slice:
-    """At most 256 evenly spaced queries, the last one among them."""
-    step = -(-tokens // MAX_SAMPLED)
-    return slice((tokens - 1) % step, tokens, step)
 
 
 class Watch:
@@ -55,23 +47,35 @@ class Watch:
 
 
 class ServedWatch(Watch):
-    """Keeps the pattern of every layer as it was served."""
+    """Keeps the pattern of every layer as it was served, and the routing space of the asked ones."""
 
     what = "With the variant"
 
-    def __init__(self, *args: Any) -> None:
-        super().__init__(*args)
+    def __init__(self, layers, progress, cancel, start, end, routed: set[int]) -> None:
+        super().__init__(layers, progress, cancel, start, end)
         self.patterns: dict[int, Pattern] = {}
+        self.points: dict[str, np.ndarray] = {}
+        self._routed = routed
 
     def see(self, call: AttentionCall, variant: Variant) -> None:
         """See Watch.see."""
         from focus_core.evaluation.recorders import kept_pattern
 
         self.patterns[call.layer] = kept_pattern(call, variant)
+        if call.layer not in self._routed or call.sliding_window is not None:
+            return
+        space = variant.routing_space(call)
+        if space is None:
+            return
+        found = {"key_points": space.keys[0], "centroids": space.centroids}
+        if space.queries is not None:
+            found["query_points"] = space.queries[0]
+        for name, value in found.items():
+            self.points[f"{name}.{call.layer}"] = value.clamp(-HALF_MAX, HALF_MAX).half().cpu().numpy()
 
 
 class DenseWatch(Watch):
-    """Keeps q and k of the asked layers, and how much dense mass each layer's pattern keeps."""
+    """Keeps q and k of the asked layers, and the figures of every head's dense attention."""
 
     what = "Dense"
 
@@ -79,7 +83,7 @@ class DenseWatch(Watch):
         super().__init__(layers, progress, cancel, start, end)
         self.patterns = patterns
         self.vectors: dict[str, np.ndarray] = {}
-        self.mass: dict[int, np.ndarray] = {}
+        self.heads: dict[int, HeadStatistics] = {}
         self.rescaled: dict[str, int] = {}
         self.clipped: list[int] = []
         self.scale, self.sampled = 0.0, 0
@@ -97,7 +101,7 @@ class DenseWatch(Watch):
         self.scale, self.softcap = call.scale, call.softcap
         rows = sampled_rows(query.shape[1])
         self.sampled = len(range(*rows.indices(query.shape[1])))
-        self.mass[layer] = kept_mass(
+        self.heads[layer] = head_statistics(
             query, key, self.patterns[layer], call.scale, rows, softcap=call.softcap, window=call.sliding_window
         )
         if layer in self._kept:
@@ -116,47 +120,3 @@ def half_shift(query_max: float, key_max: float) -> int:
     if max(query_max, key_max) <= HALF_MAX or min(query_max, key_max) <= 0:
         return 0
     return round(float(np.log2(query_max / key_max)) / 2)
-
-
-def kept_mass(
-    query: torch.Tensor,
-    key: torch.Tensor,
-    pattern: Pattern,
-    scale: float,
-    rows: slice,
-    *,
-    softcap: float | None = None,
-    window: int | None = None,
-) -> np.ndarray:
-    """Dense attention mass that a pattern keeps, mean over the queries ``rows``; exact for each of them.
-
-    Args:
-        query: (Hq, N, D) fp32.
-        key: (Hkv, N, D) fp32.
-        pattern: of the same heads and tokens.
-        scale: factor of the scores.
-        rows: which queries.
-        softcap: applied to the scores before the mask; None when the model has none.
-        window: the layer's own window: dense attention sees no further.
-
-    Returns:
-        (Hq,) float64.
-    """
-    import torch
-
-    heads, count = query.shape[:2]
-    share = heads // key.shape[0]
-    i = torch.arange(count, device=query.device)[rows][:, None]
-    j = torch.arange(count, device=query.device)[None, :]
-    hidden = j > i if window is None else (j > i) | (i - j >= window)
-    out, tiles = np.zeros(heads), {}
-    for head in range(heads):
-        router = pattern.router_of(head) if isinstance(pattern, GroupPattern) else head
-        if router not in tiles:
-            tiles = {router: torch.from_numpy(pattern.tile(0, head, rows, slice(0, count))).to(query.device)}
-        scores = query[head, rows] @ key[head // share].T * scale
-        if softcap is not None:
-            scores = softcap * torch.tanh(scores / softcap)
-        mass = scores.masked_fill_(hidden, -torch.inf).softmax(-1)
-        out[head] = mass.masked_fill_(~tiles[router], 0.0).sum(-1).double().mean().item()
-    return np.minimum(out, 1.0)

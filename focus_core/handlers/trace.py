@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from focus_core.capture import BYTE_BUDGET, capture_trace, check_length, plan_layers, trace_bytes
+from focus_core.budget import BYTE_BUDGET, plan_layers, trace_bytes
+from focus_core.capture import capture_trace, check_length
 from focus_core.errors import InvalidInput
 from focus_core.handlers import _requests as requests
 from focus_core.handlers._shapes import shape_of

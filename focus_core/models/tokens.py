@@ -89,6 +89,23 @@ def tokenize(tokenizer: Any, text: str, limit: int | None = None) -> Tokens:
     return Tokens(np.asarray(ids, np.int32), *_describe(span, text, data))
 
 
+def token_texts(tokenizer: Any, ids: list[int]) -> dict[int, str]:
+    """What each token writes; a byte that is only part of a character is written as an escape in hex.
+
+    Args:
+        tokenizer: as for ``tokenize``.
+        ids: token ids, in any order.
+    """
+    # A vocabulary may be padded with ids that no tokenizer writes.
+    written = [i for i in sorted(set(ids)) if tokenizer.convert_ids_to_tokens(i) is not None]
+    pieces = _pieces(tokenizer, written)
+    if pieces is None:
+        known = {i: tokenizer.decode([i]) for i in written}
+    else:
+        known = {i: piece.decode("utf-8", "backslashreplace") for i, piece in zip(written, pieces, strict=True)}
+    return {i: known.get(i, f"<{i}>") for i in ids}
+
+
 def partial_share(tokens: Tokens) -> float:
     """Share of the tokens that are only part of a character."""
     return float(tokens.partial.mean())

@@ -107,6 +107,18 @@ class AttentionCall:
 
 
 @dataclass(frozen=True)
+class RoutingSpace:
+    """Where a learned router puts the new tokens of one call; see ``Router.points``.
+
+    ``keys`` (B, R, N, d_g) and ``centroids`` (R, K, d_g); ``queries`` like the keys, None when they are the keys.
+    """
+
+    keys: torch.Tensor
+    queries: torch.Tensor | None
+    centroids: torch.Tensor
+
+
+@dataclass(frozen=True)
 class Variant:
     """Base of all variants. A subclass with a ``name`` registers itself."""
 
@@ -173,6 +185,14 @@ class Variant:
     def pattern(self, call: AttentionCall) -> Pattern:
         """Which pairs this call keeps."""
         raise TypeError(f"{type(self).__name__} does not define pattern")
+
+    def routing_space(self, call: AttentionCall) -> RoutingSpace | None:
+        """The points that decided this call's groups; None when no learned router did."""
+        return None
+
+    def routing_width(self, config: Any) -> int:
+        """Numbers a token and layer in ``routing_space``, from the adapter's config; 0 without a learned router."""
+        return 0
 
     def cost(self, shape: Shape) -> Cost:
         """Counted work of one call of that shape, from the config alone."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from focus_core.errors import InvalidInput, Unsupported
-from focus_core.variants.base import AttentionCall, Cost, Prepared, Shape, option
+from focus_core.variants.base import AttentionCall, Cost, Prepared, RoutingSpace, Shape, option
 from focus_core.variants.counting import cost_of, near_pairs
 from focus_core.variants.dense import near_pattern
 from focus_core.variants.groups import GroupedVariant
@@ -104,6 +104,15 @@ class Focus(GroupedVariant):
     def pattern(self, call: AttentionCall) -> GroupPattern:
         """The served sets; a soft gate computes every pair, so its pattern is dense."""
         return super().pattern(call) if self.served else near_pattern(call, window=call.key.shape[2])
+
+    def routing_space(self, call: AttentionCall) -> RoutingSpace:
+        """See Variant.routing_space."""
+        keys, queries, centroids = call.adapter.points(call.layer, call.hidden)
+        return RoutingSpace(keys, None if queries is keys else queries, centroids)
+
+    def routing_width(self, config: Any) -> int:
+        """See Variant.routing_width."""
+        return config.routers * config.dim * (2 if config.form == "directed" else 1)
 
     def cost(self, shape: Shape) -> Cost:
         """See Variant.cost; a soft gate computes every pair."""

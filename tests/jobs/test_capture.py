@@ -2,14 +2,16 @@ import numpy as np
 import pytest
 import torch
 
-from focus_core.capture import capture_trace, plan_layers, trace_bytes
+from focus_core.budget import plan_layers, trace_bytes
+from focus_core.capture import capture_trace
 from focus_core.errors import Cancelled, InvalidInput, TooLarge
+from focus_core.head_statistics import head_statistics, sampled_rows
 from focus_core.models.facts import facts_of
 from focus_core.models.loading import Loaded
 from focus_core.pattern import GroupPattern
 from focus_core.trace import Trace
 from focus_core.variants import make
-from focus_core.watches import half_shift, kept_mass, sampled_rows
+from focus_core.watches import half_shift
 from tests.tiny import tiny_model, tiny_tokenizer
 
 TEXT = "the cat and the dog sat on the mat while another one ran there and then the rain ended in the morning. " * 8
@@ -110,6 +112,13 @@ def test_everything_is_there_and_survives_the_file(tmp_path):
         "key_bits": ((3, 1, n), "int64"),
         "kept_pairs": ((3, 9), "float32"),
         "mass_kept": ((3, 9), "float32"),
+        "entropy": ((3, 9), "float32"),
+        "sink_mass": ((3, 9), "float32"),
+        "similar": ((27, 27), "float16"),
+        "top_ids": ((n, 8), "int32"),
+        "dense_top_ids": ((n, 8), "int32"),
+        "top_p": ((n, 8), "float16"),
+        "dense_top_p": ((n, 8), "float16"),
         "token_ids": ((n,), "int32"),
         "byte_span": ((n, 2), "int32"),
         "partial": ((n,), "bool"),
@@ -127,6 +136,7 @@ def test_everything_is_there_and_survives_the_file(tmp_path):
     assert trace.text == TEXT.encode()[: trace.arrays["byte_span"][-1, 1]].decode()
     opened = Trace.load(trace.save(tmp_path / "t.npz"))
     assert opened.provenance == trace.provenance
+    assert opened.top_text == trace.top_text
     assert opened.attention_layers == [0, 2]
     assert all((opened.arrays[k] == a).all() for k, a in trace.arrays.items())
 
@@ -243,7 +253,7 @@ def test_kept_mass_with_a_router_for_every_kv_head():
     q = torch.from_numpy(rng.normal(size=(6, n, 8))).float()
     k = torch.from_numpy(rng.normal(size=(2, n, 8))).float()
     rows = sampled_rows(n)
-    got = kept_mass(q, k, pattern, 0.4, rows, softcap=3.0, window=200)
+    got = head_statistics(q, k, pattern, 0.4, rows, softcap=3.0, window=200).mass_kept
     i, j = np.arange(n)[:, None], np.arange(n)[None]
     for head in range(6):
         s = 3 * np.tanh(q[head].double().numpy() @ k[head // 3].double().numpy().T * 0.4 / 3)
