@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from focus_core.budget import BYTE_BUDGET, MAX_SIMILAR_HEADS, TOP_TOKENS, plan_layers, plan_points
+from focus_core.edits import Edit, Edited, check
 from focus_core.errors import InvalidInput, TooLarge, Unsupported
 from focus_core.head_statistics import SIMILAR_HOW, SINK_TOKENS, HeadStatistics
 from focus_core.pattern import GroupPattern, Pattern
@@ -37,6 +38,7 @@ def capture_trace(
     adapter_name: str | None = None,
     layers: str | Sequence[int] = "all",
     limit: int | None = None,
+    edits: Sequence[Edit] = (),
     byte_budget: int = BYTE_BUDGET,
     progress: Progress = None,
     cancel: Cancel = None,
@@ -55,6 +57,7 @@ def capture_trace(
         adapter_name: name or folder of the adapter, for the provenance.
         layers: ``all`` or layer numbers; see ``plan_layers``.
         limit: take only the first so many tokens.
+        edits: changes of groups by hand, in order; the provenance says which (``edits``).
         byte_budget: largest size of the arrays.
         progress: called with (fraction, sentence) at every layer.
         cancel: asked at every layer.
@@ -64,9 +67,9 @@ def capture_trace(
         window + sinks), ``kept_layers`` (whose q and k are there), ``note`` (what had to be left out), ``summary``.
 
     Raises:
-        InvalidInput: fewer than two tokens, or values that are not finite.
+        InvalidInput: fewer than two tokens, values that are not finite, or edits of what is not there.
         TooLarge: more tokens than the model reads, or layers that do not fit the budget.
-        Unsupported: the variant cannot serve the model.
+        Unsupported: the variant cannot serve the model, or has no groups to edit.
         Cancelled: on request.
     """
     import torch
@@ -83,6 +86,8 @@ def capture_trace(
     text, tokens = _tokens(loaded.tokenizer, text, limit)
     count = len(tokens)
     check_length(count, facts.context)
+    routers = getattr(getattr(adapter, "config", None), "routers", 1)
+    check(edits, variant, native=facts.native, layers=facts.layers, routers=routers, tokens=count)
     width = 0 if adapter is None else variant.routing_width(adapter.config)
     kept_layers = plan_layers(facts, count, layers, byte_budget, width)
     routed = plan_points(facts, count, kept_layers, byte_budget, width)
@@ -98,7 +103,7 @@ def capture_trace(
 
     with torch.no_grad():
         if not alone:
-            with retrofit(model, variant, adapter, recorder=served):
+            with retrofit(model, Edited(variant, tuple(edits)) if edits else variant, adapter, recorder=served):
                 said = scores()
         with retrofit(model, make("dense"), recorder=dense):
             dense_said = scores()
@@ -158,6 +163,8 @@ def capture_trace(
         "seconds": round(time.perf_counter() - began, 3),
         "summary": summary_of(arrays),
     }
+    if edits:
+        provenance["edits"] = [edit.document() for edit in edits]
     shown = np.unique(np.concatenate([arrays["top_ids"], arrays["dense_top_ids"]])).tolist()
     return Trace(provenance, text, list(tokens.text), arrays, token_texts(loaded.tokenizer, shown))
 

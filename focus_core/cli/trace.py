@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import json
 from typing import Any
 
 from focus_core.cli.options import add_model, add_variant, choose_variant, load, load_adapter_of
 from focus_core.cli.output import bar, check_writable, pairs, settings_text
+from focus_core.edits import Edit, parse
 from focus_core.errors import InvalidInput
 
 SUMMARY = "record one text through a model: groups, likelihoods, pairs kept, queries and keys"
@@ -21,6 +23,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--layers", default="all", help="layers whose queries and keys are kept: all, or numbers like 0,5 (default all)"
     )
+    parser.add_argument(
+        "--edits",
+        metavar="JSON",
+        help='groups changed by hand: [{"layer": 3, "router": 0, "token": 17, "to": 5}, '
+        '{"layer": 3, "router": 0, "merge": [2, 5]}]',
+    )
     parser.add_argument("--out", required=True, metavar="FILE", help="the Trace file to write (.npz)")
 
 
@@ -32,6 +40,7 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     layers = _layers(args.layers)
     if args.limit is not None and args.limit < 2:
         raise InvalidInput(f"--limit is {args.limit}.", "It can be 2 or more.")
+    edits = _edits(args.edits)
     variant, folder = choose_variant(args)
     text = load_text(args.text)
     progress = bar()
@@ -49,6 +58,7 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
         adapter_name=args.adapter,
         layers=layers,
         limit=args.limit,
+        edits=edits,
         progress=progress,
     )
     path = trace.save(args.out, compress=True)
@@ -68,6 +78,7 @@ def table(document: dict[str, Any]) -> str:
             ("variant", f"{p['variant']} ({settings_text(p['config'])})"),
             ("tokens", document["tokens"]),
             ("queries and keys", f"layers {', '.join(map(str, layers))}" if layers else "none"),
+            *([("edits", len(p["edits"]))] if p.get("edits") else []),
         ]
     )
 
@@ -79,3 +90,12 @@ def _layers(given: str) -> str | list[int]:
         return [int(part) for part in given.split(",")]
     except ValueError:
         raise InvalidInput(f"--layers is {given!r}.", "It can be all, or layer numbers like 0,5.") from None
+
+
+def _edits(given: str | None) -> tuple[Edit, ...]:
+    if given is None:
+        return ()
+    try:
+        return parse(json.loads(given))
+    except json.JSONDecodeError as error:
+        raise InvalidInput(f"--edits is not JSON: {error}.", "Write a list, as --help shows it.") from None

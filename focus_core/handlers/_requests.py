@@ -9,7 +9,7 @@ from focus_core import assets
 from focus_core.errors import InvalidInput
 from focus_core.handlers._shapes import Shape, fits, shape_of
 from focus_core.jobs.costs import Estimate, Host
-from focus_core.jobs.files import user_path
+from focus_core.jobs.files import read_json, user_path
 from focus_core.models.catalog import DEFAULT, allowed_models, check_allowed, prepared_default
 from focus_core.variants import VARIANTS, make
 
@@ -100,6 +100,16 @@ def check_variant(request: dict[str, Any]) -> None:
             f"{name} needs a trained adapter{'' if own else ', and none ships for this model'}.",
             f"Choose one: {', '.join(own)}." if own else f"Without one there are {free}; or train one for this model.",
         )
+
+
+def adapter_document(request: dict[str, Any]) -> dict[str, Any] | None:
+    """What the requested adapter says of itself, read without torch; None where the variant takes none."""
+    folder = adapter_folder(request.get("adapter"))
+    kind = VARIANTS[request.get("variant", "dense")].adapter_kind
+    document = read_json(folder / "focus_config.json") if folder is not None and kind is not None else None
+    if not isinstance(document, dict) or document.get("kind") != kind:
+        return None
+    return document if all(isinstance(document.get(part), dict) for part in ("config", "serve")) else None
 
 
 def build_variant(request: dict[str, Any], model: Any) -> tuple[Variant, Any, str | None]:

@@ -1,21 +1,27 @@
 """Records one text through one model, dense and with a variant: what the pages under See show.
 
 Request: ``{model, text_name | None, text, variant, config, adapter (name, folder or None), layers ("all" | [int])}``
-and optionally ``limit`` (first tokens only). Result: ``{trace: path, summary: {...}, provenance: {...}}``.
+and optionally ``limit`` (first tokens only) and ``edits`` (see ``focus_core.edits``).
+Result: ``{trace: path, summary: {...}, provenance: {...}}``.
 """
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
+from focus_core import edits
 from focus_core.budget import BYTE_BUDGET, plan_layers, trace_bytes
 from focus_core.capture import capture_trace, check_length
 from focus_core.errors import InvalidInput
 from focus_core.handlers import _requests as requests
 from focus_core.handlers._shapes import shape_of
 from focus_core.jobs.costs import Estimate, Host, say_count
+from focus_core.variants import make
 
 _JUDGED_SLACK = 1.6
+_CONTENTS = 2
+"""Raised when a Trace holds more than before: a stored one that lacks it is no answer."""
 
 
 def estimate(request: dict[str, Any], host: Host) -> Estimate:
@@ -25,6 +31,7 @@ def estimate(request: dict[str, Any], host: Host) -> Estimate:
     requests.check_variant(request)
     shape = shape_of(model)
     if shape is None:
+        edits.parse(request.get("edits"))
         return requests.unknown_cost(model)
     tokens, exact = requests.count_tokens(text, name, model)
     if (limit := _limit(request)) is not None:
@@ -32,13 +39,14 @@ def estimate(request: dict[str, Any], host: Host) -> Estimate:
     if exact or tokens > shape.context * _JUDGED_SLACK:
         check_length(tokens, shape.context)
     tokens = min(tokens, shape.context)
+    width = _check_adapter(request, shape.layers, tokens if exact else None)
     layers = request.get("layers", "all")
     if exact or layers != "all":
-        plan_layers(shape, tokens, layers)
+        plan_layers(shape, tokens, layers, width=width)
 
     def cost(n: int) -> tuple[float, int]:
         seconds = requests.forward_seconds(shape, n, host, 1.0 if request.get("variant") == "dense" else 2.0)
-        arrays = min(BYTE_BUDGET, trace_bytes(shape, n, shape.layers))
+        arrays = min(BYTE_BUDGET, trace_bytes(shape, n, shape.layers, width, shape.layers))
         return seconds + arrays / 4e7, requests.forward_bytes(shape, n) + 2 * arrays
 
     detail = f"{say_count(shape.layers, 'layers')}, {say_count(host.cores, 'cores')}"
@@ -47,7 +55,7 @@ def estimate(request: dict[str, Any], host: Host) -> Estimate:
 
 def identity(request: dict[str, Any]) -> Any:
     """See ``focus_core.handlers``."""
-    return requests.files_identity(request)
+    return [_CONTENTS, *requests.files_identity(request)]
 
 
 def run(request: dict[str, Any], context: Any) -> dict[str, Any]:
@@ -64,6 +72,7 @@ def run(request: dict[str, Any], context: Any) -> dict[str, Any]:
         adapter_name=adapter_name,
         layers=request.get("layers", "all"),
         limit=_limit(request),
+        edits=edits.parse(request.get("edits")),
         progress=context.progress,
         cancel=context.cancelled,
     )
@@ -74,6 +83,19 @@ def run(request: dict[str, Any], context: Any) -> dict[str, Any]:
         "summary": {**trace.provenance["summary"], "seconds": trace.provenance["seconds"]},
         "provenance": trace.provenance,
     }
+
+
+def _check_adapter(request: dict[str, Any], layers: int, tokens: int | None) -> int:
+    """Width of the routing space; refuses edits of what the variant and its adapter do not have."""
+    document = requests.adapter_document(request) or {}
+    serve, config = document.get("serve", {}), SimpleNamespace(**document.get("config", {}))
+    variant = make(request.get("variant", "dense"), {**serve, **(request.get("config") or {})})
+    routers = getattr(config, "routers", 1)
+    edits.check(edits.parse(request.get("edits")), variant, layers=layers, routers=routers, tokens=tokens)
+    try:
+        return variant.routing_width(config)
+    except AttributeError:  # an adapter whose settings lack these is refused when it is loaded
+        return 0
 
 
 def _limit(request: dict[str, Any]) -> int | None:
