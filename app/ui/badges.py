@@ -7,10 +7,15 @@ import streamlit as st
 MEANING = {
     "live": ("green", "Measured now, on this machine, on this text."),
     "recorded": ("blue", "Measured earlier and shipped; a live run replaces it when the model is ready."),
+    "opened": ("violet", "Read from a Trace file; it was measured where and when the file says."),
     "earlier settings": ("orange", "Belongs to the settings that ran last; the present ones have not run."),
     "not as trained": ("orange", "The settings differ from those that the groups were trained and measured with."),
     "leaks": ("red", "Later tokens can change earlier outputs: not a figure that decoding could reach."),
     "masked dense": ("gray", "Computed by hiding pairs from dense attention: right, but it saves no time."),
+    "UMAP": ("violet", "Placed by neighbourhood (McInnes, Healy and Melville 2018), keys and queries together."),
+    "PCA": ("gray", "Placed along the two directions in which the points differ most."),
+    "gold tags": ("green", "Made by people: the Brown corpus."),
+    "tagger": ("orange", "Made by the shipped tagger, which is sometimes wrong."),
     "too short to judge": ("gray", "Fewer than 200 scored tokens: chance is larger than the effect."),
 }
 

@@ -1,0 +1,320 @@
+// The points of a map: unpacked once, found by place, drawn on two canvases (points below, what is pointed at above).
+
+const TAU = 2 * Math.PI;
+const LABELS = 64;
+
+class Points {
+  // ---- data ------------------------------------------------------------------------------------------------------
+
+  take(data) {
+    const n = data.count;
+    const raw = unpack(data.points, Uint16Array);
+    const from = this.xy && this.xy.length === raw.length && this.seenAs === data.tokens ? this.xy : null;
+    const to = Float32Array.from(raw, (v) => v / 65535);
+    this.seenAs = data.tokens;
+    this.n = n;
+    this.sides = data.sides;
+    this.centroids = data.centroids ? Float32Array.from(unpack(data.centroids, Uint16Array), (v) => v / 65535) : new Float32Array(0);
+    this.k = words(data.k, n);
+    this.q = words(data.q, n);
+    this.own = [unpack(data.key_group, Uint8Array), unpack(data.query_group, Uint8Array)];
+    this.parts = data.parts ? unpack(data.parts, Uint8Array) : null;
+    this.often = unpack(data.often, Uint16Array);
+    this.most = this.often.reduce((a, b) => Math.max(a, b), 1);
+    this.begin = unpack(data.begin, Int32Array);
+    this.end = unpack(data.end, Int32Array);
+    if (from && !matchMedia("(prefers-reduced-motion: reduce)").matches) this.glide(from, to);
+    else this.place(to);
+  }
+
+  glide(from, to) {
+    const began = performance.now();
+    const step = (now) => {
+      const t = Math.min(1, (now - began) / 600), s = t * t * (3 - 2 * t);
+      if (this.target !== to) return;
+      this.place(t < 1 ? to.map((v, i) => from[i] + s * (v - from[i])) : to, t < 1);
+      this.draw();
+      if (t < 1) requestAnimationFrame(step);
+    };
+    this.target = to;
+    requestAnimationFrame(step);
+  }
+
+  place(xy, moving) {
+    this.xy = xy;
+    if (moving) return;
+    this.target = xy;
+    // A grid of cells finds what is under the pointer without looking at every point.
+    const size = this.gridSize = Math.max(8, Math.min(96, Math.round(Math.sqrt(xy.length / 4))));
+    const count = xy.length / 2, cells = new Int32Array(size * size + 1), cell = new Int32Array(count);
+    for (let i = 0; i < count; i++) {
+      cell[i] = Math.min(size - 1, Math.floor(xy[2 * i + 1] * size)) * size + Math.min(size - 1, Math.floor(xy[2 * i] * size));
+      cells[cell[i] + 1]++;
+    }
+    for (let c = 0; c < size * size; c++) cells[c + 1] += cells[c];
+    this.gridStart = cells.slice();
+    this.gridItem = new Int32Array(count);
+    for (let i = 0; i < count; i++) this.gridItem[cells[cell[i]]++] = i;
+  }
+
+  tokenOf(point) {
+    return point % this.n;
+  }
+
+  sideOf(point) {
+    return point < this.n ? 0 : 1;
+  }
+
+  shownSide(side) {
+    return side < this.sides && this.show[side];
+  }
+
+  text(t) {
+    const special = this.data.specials[t];
+    return special !== undefined ? special : this.data.text.slice(this.begin[t], this.end[t]);
+  }
+
+  // ---- view ------------------------------------------------------------------------------------------------------
+
+  side() {
+    return Math.max(1, Math.min(this.width, this.height) - 56);
+  }
+
+  fit() {
+    // The two axes of a map have no units of their own: each fills the stage.
+    this.scaleX = Math.max(1, this.width - 72) * this.view.zoom;
+    this.scaleY = Math.max(1, this.height - 56) * this.view.zoom;
+  }
+
+  screen(x, y) {
+    return [this.width / 2 + (x - this.view.x) * this.scaleX, this.height / 2 - (y - this.view.y) * this.scaleY];
+  }
+
+  world(x, y) {
+    return [this.view.x + (x - this.width / 2) / this.scaleX, this.view.y - (y - this.height / 2) / this.scaleY];
+  }
+
+  at(point) {
+    return this.screen(this.xy[2 * point], this.xy[2 * point + 1]);
+  }
+
+  near(x, y, radius) {
+    // Shown points within a radius on the screen, as [squared distance, point], nearest first.
+    const [wx, wy] = this.world(x, y), rx = radius / this.scaleX, ry = radius / this.scaleY, size = this.gridSize, found = [];
+    const cut = (v) => Math.max(0, Math.min(size - 1, Math.floor(v * size)));
+    for (let r = cut(wy - ry); r <= cut(wy + ry); r++) {
+      for (let c = cut(wx - rx); c <= cut(wx + rx); c++) {
+        for (let k = this.gridStart[r * size + c]; k < this.gridStart[r * size + c + 1]; k++) {
+          const point = this.gridItem[k];
+          if (!this.shownSide(this.sideOf(point))) continue;
+          const [px, py] = this.at(point), d = (px - x) ** 2 + (py - y) ** 2;
+          if (d <= radius * radius) found.push([d, point]);
+        }
+      }
+    }
+    return found.sort((a, b) => a[0] - b[0]);
+  }
+
+  // ---- colour ----------------------------------------------------------------------------------------------------
+
+  classOf(point) {
+    const t = this.tokenOf(point);
+    if (this.colour === "group") return this.own[this.sideOf(point)][t];
+    if (this.colour === "part") return this.parts ? this.parts[t] : 255;
+    const share = this.colour === "position" ? t / Math.max(1, this.n - 1) : Math.log(this.often[t]) / Math.log(Math.max(2, this.most));
+    return Math.min(15, Math.floor(share * 16));
+  }
+
+  paint(kind) {
+    if (kind === 255) return this.ink.faint;
+    if (this.colour === "group" || this.colour === "part") return this.data.colours[kind % 16];
+    return this.data.ramp[kind];
+  }
+
+  inGroup(point, g) {
+    const set = this.sideOf(point) ? this.q : this.k;
+    return ((g < 32 ? set.low : set.high)[this.tokenOf(point)] >>> (g % 32)) & 1;
+  }
+
+  lit(point) {
+    const focus = this.lens !== null ? this.lens : this.picked.token === null && this.picked.group !== null ? { group: this.picked.group } : null;
+    if (!focus) return true;
+    return focus.group !== undefined ? this.inGroup(point, focus.group) : this.classOf(point) === focus.kind;
+  }
+
+  // ---- drawing ---------------------------------------------------------------------------------------------------
+
+  draw() {
+    if (this.waiting) return;
+    this.waiting = true;
+    requestAnimationFrame(() => {
+      this.waiting = false;
+      this.paintPoints();
+      this.paintOver();
+    });
+  }
+
+  drawOver() {
+    if (this.waiting || this.over) return;
+    this.over = true;
+    requestAnimationFrame(() => {
+      this.over = false;
+      this.paintOver();
+    });
+  }
+
+  size() {
+    const box = this.stage.getBoundingClientRect(), dense = window.devicePixelRatio || 1;
+    this.width = box.width;
+    this.height = box.height;
+    for (const canvas of [this.below, this.above]) {
+      canvas.width = Math.round(box.width * dense);
+      canvas.height = Math.round(box.height * dense);
+      canvas.getContext("2d").setTransform(dense, 0, 0, dense, 0, 0);
+    }
+    const style = getComputedStyle(this.root);
+    const fg = style.getPropertyValue("--fg").trim() || "#222", bg = style.getPropertyValue("--bg").trim() || "#fff";
+    this.ink = { fg, bg, faint: "#8a90a0" };
+    this.fit();
+  }
+
+  paintPoints() {
+    const began = performance.now(), ctx = this.below.getContext("2d");
+    ctx.clearRect(0, 0, this.width, this.height);
+    if (!this.xy || !this.width) return;
+    const size = this.dot = Math.max(2.1, Math.min(6, (this.n > 3000 ? 2.2 : 3.1) * Math.sqrt(this.view.zoom) ** 0.7));
+    const batches = new Map();
+    for (let side = this.sides - 1; side >= 0; side--) {
+      if (!this.show[side]) continue;
+      for (let t = 0; t < this.n; t++) {
+        const point = side * this.n + t, [x, y] = this.at(point);
+        if (x < -8 || y < -8 || x > this.width + 8 || y > this.height + 8) continue;
+        const lit = this.lit(point), kind = this.classOf(point), key = (lit ? 1024 : 0) + side * 512 + kind;
+        if (!batches.has(key)) batches.set(key, []);
+        batches.get(key).push(x, y);
+      }
+    }
+    for (const key of [...batches.keys()].sort((a, b) => (a >> 10) - (b >> 10) || ((b >> 9) & 1) - ((a >> 9) & 1))) {
+      const lit = key >= 1024, side = (key >> 9) & 1, kind = key & 511, list = batches.get(key);
+      ctx.globalAlpha = lit ? (side ? 0.85 : 0.88) : 0.1;
+      ctx.fillStyle = ctx.strokeStyle = lit ? this.paint(kind) : this.ink.faint;
+      ctx.lineWidth = 1.25;
+      ctx.beginPath();
+      const r = side ? size + 0.7 : size;
+      for (let i = 0; i < list.length; i += 2) {
+        ctx.moveTo(list[i] + r, list[i + 1]);
+        ctx.arc(list[i], list[i + 1], r, 0, TAU);
+      }
+      if (side) ctx.stroke();
+      else ctx.fill();
+    }
+    ctx.globalAlpha = 1;
+    this.paintCentroids(ctx);
+    this.root.dataset.drawMs = (performance.now() - began).toFixed(1);
+  }
+
+  paintCentroids(ctx) {
+    ctx.textAlign = "center";
+    ctx.textBaseline = "middle";
+    ctx.font = "700 12px " + this.font;
+    const asked = this.picked.token !== null ? groupsOf(this.q, this.picked.token) : [];
+    for (let g = 0; g < this.centroids.length / 2; g++) {
+      const [x, y] = this.screen(this.centroids[2 * g], this.centroids[2 * g + 1]);
+      const on = this.picked.group === g || asked.includes(g), r = on ? 12 : 10;
+      ctx.beginPath();
+      ctx.arc(x, y, r, 0, TAU);
+      ctx.fillStyle = this.ink.bg;
+      ctx.fill();
+      ctx.lineWidth = on ? 3.5 : 2.25;
+      ctx.strokeStyle = this.data.colours[g % 16];
+      ctx.stroke();
+      ctx.fillStyle = this.ink.fg;
+      ctx.fillText(label(g), x, y + 0.5);
+    }
+  }
+
+  centroidAt(x, y) {
+    for (let g = 0; g < this.centroids.length / 2; g++) {
+      const [cx, cy] = this.screen(this.centroids[2 * g], this.centroids[2 * g + 1]);
+      if ((cx - x) ** 2 + (cy - y) ** 2 <= 144) return g;
+    }
+    return null;
+  }
+
+  paintOver() {
+    const ctx = this.above.getContext("2d");
+    ctx.clearRect(0, 0, this.width, this.height);
+    if (!this.xy || !this.width) return;
+    const held = this.picked.token;
+    if (held !== null) this.paintHeld(ctx, held);
+    const focus = this.hover !== null ? this.at(this.hover) : null;
+    if (focus) this.mark(ctx, this.hover, this.ink.fg, 2);
+    const place = this.pointer || focus || (held !== null && this.shownSide(0) ? this.at(held) : this.view.zoom > 2.5 ? [this.width / 2, this.height / 2] : null);
+    if (place && !this.dragging) this.paintLabels(ctx, place, this.view.zoom > 2.5 ? 420 : 96);
+  }
+
+  paintHeld(ctx, t) {
+    // A held token: what it is, what it looks for, and the groups that it looks into.
+    const colour = this.ink.fg;
+    if (this.shownSide(1)) {
+      const [qx, qy] = this.at(this.n + t);
+      ctx.strokeStyle = colour;
+      for (const g of groupsOf(this.q, t)) {
+        if (2 * g >= this.centroids.length) continue;
+        const [cx, cy] = this.screen(this.centroids[2 * g], this.centroids[2 * g + 1]);
+        const far = Math.hypot(cx - qx, cy - qy) || 1;
+        ctx.globalAlpha = 0.7;
+        ctx.lineWidth = 1.2;
+        ctx.setLineDash([4, 4]);
+        ctx.beginPath();
+        ctx.moveTo(qx, qy);
+        ctx.lineTo(cx - (12 * (cx - qx)) / far, cy - (12 * (cy - qy)) / far);
+        ctx.stroke();
+        ctx.setLineDash([]);
+        ctx.globalAlpha = 1;
+      }
+      this.mark(ctx, this.n + t, colour, 2.5);
+    }
+    if (this.shownSide(0)) this.mark(ctx, t, colour, 3);
+  }
+
+  mark(ctx, point, colour, width) {
+    const [x, y] = this.at(point), r = this.dot + 3.5;
+    ctx.beginPath();
+    ctx.arc(x, y, r + width / 2, 0, TAU);
+    ctx.lineWidth = width + 2.5;
+    ctx.strokeStyle = this.ink.bg;
+    ctx.stroke();
+    ctx.lineWidth = width;
+    ctx.strokeStyle = colour;
+    ctx.stroke();
+  }
+
+  paintLabels(ctx, place, radius) {
+    // At most 64, nearest first, none over another.
+    ctx.font = "600 12px " + this.font;
+    ctx.textAlign = "left";
+    ctx.textBaseline = "middle";
+    ctx.lineJoin = "round";
+    const taken = [];
+    let count = 0;
+    for (const [, point] of this.near(place[0], place[1], radius).slice(0, 400)) {
+      if (count >= LABELS) break;
+      if (!this.lit(point)) continue;
+      const t = this.tokenOf(point), [x, y] = this.at(point);
+      const shown = quoted(this.text(t).trim() || this.text(t)).slice(1, -1).replace(/^ +$/, "␣");
+      const said = shown + " " + label(this.own[this.sideOf(point)][t]).replace("undefined", "");
+      const width = ctx.measureText(said).width, left = x + width + 10 > this.width ? x - width - 9 : x + 8;
+      const box = [left - 2, y - 8, left + width + 2, y + 8];
+      if (taken.some((b) => box[0] < b[2] && box[2] > b[0] && box[1] < b[3] && box[3] > b[1])) continue;
+      taken.push(box);
+      count++;
+      ctx.lineWidth = 3.5;
+      ctx.strokeStyle = this.ink.bg;
+      ctx.strokeText(said, left, y);
+      ctx.fillStyle = this.ink.fg;
+      ctx.fillText(said, left, y);
+    }
+    this.root.dataset.labels = String(count);
+  }
+}

@@ -1,0 +1,133 @@
+"""What did the groups learn? The routing space as a map, the groups in words, a test of their grammar, and edits."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import importlib.util
+
+import streamlit as st
+
+from analysis import grammar
+from app.ui import links, runs
+from app.ui.badges import badge
+from app.ui.groups import map as map_tab
+from app.ui.groups import shown as state
+from app.ui.guard import guarded, plain
+from app.ui.view import Needs, Page, View
+
+TABS = {
+    "Map": "map",
+    "Groups": "table",
+    "Is it grammar?": "agreement",
+    "Edit": "edit",
+    "Train": "train",
+    "Collapse": "collapse",
+}
+
+
+def tabs() -> dict[str, str]:
+    """The tabs whose modules are there, by name."""
+    return {name: f"app.ui.groups.{m}" for name, m in TABS.items() if importlib.util.find_spec(f"app.ui.groups.{m}")}
+
+
+def render(page: Page) -> None:
+    """Draw the page."""
+    runs.prepare_in_background(page)
+    st.title("What did the groups learn?", anchor=False)
+    notices: list[str] = []
+    names = list(tabs())
+    links.check(state.TAB, names, names[0], notices)
+    map_tab.colour_from_link(notices)
+    if page.trace is not None:
+        state.from_link(page.trace, page.source.current, notices)
+    page = dataclasses.replace(page, notices=links.keep_notices(notices))
+    sentence, numbers = st.columns([3.4, 1], gap="medium")
+    with sentence:
+        _answer(page)
+    with numbers:
+        _origin(page)
+    with st.container(key="notices"):
+        _notices(page)
+    opened = st.tabs(names, key=state.TAB, bind="query-params")
+    for tab, module in zip(opened, tabs().values(), strict=True):
+        if tab.open:
+            with tab:
+                guarded(lambda module=module: importlib.import_module(module).render(page))
+    if page.trace is not None:
+        state.to_link(page.trace, page.source.current)
+    _explain(page)
+
+
+def _answer(page: Page) -> None:
+    shown = state.shown(page)
+    if shown is None:
+        st.markdown("#### There are no groups here yet.")
+        return
+    found = None
+    if shown.parts is not None:
+        found = state.here(shown.identity, shown.layer, shown.router, "keys", shown.trace, shown.parts)
+    st.markdown(f"#### {plain(grammar.answer(shown.table(), found, shown.where))}", help=grammar.HELP)
+
+
+def _origin(page: Page) -> None:
+    if page.trace is not None:
+        p = page.trace.provenance
+        word = page.source.kind if page.source.current else "earlier settings"
+        badge(word, f"{p.get('time', '')} on {p.get('device', '')}, {p.get('dtype', '')}.")
+    runs.run_box(page)
+    if state.shown(page) is not None:
+        state.router_control(page.trace)
+
+
+def _notices(page: Page) -> None:
+    for notice in page.notices:
+        st.warning(notice, icon=":material/link_off:")
+    if page.notices:
+        st.button("Understood", key="notices_ok", on_click=links.dismiss_notices, type="tertiary")
+    source = page.source
+    if source and not source.current:
+        name = source.trace.provenance.get("text_name")
+        text = f"“{name}”" if name else "your text"
+        variant = source.trace.provenance["variant"]
+        st.info(f"Your selection has not run yet. Shown is {text} with {variant}.", icon=":material/history:")
+
+
+def _explain(page: Page) -> None:
+    with st.expander("What am I looking at?", icon=":material/help:"):
+        st.markdown(
+            "A router is a small trained map from a token's hidden state to a few numbers; the nearest centroids "
+            "name the groups that the token **is in** (its key) and **looks for** (its query). Far away, a token sees "
+            "only tokens of the groups it looks for. Nobody told the router about grammar: whether its groups are "
+            "parts of speech is a question, and the tab “Is it grammar?” tests it."
+        )
+        st.latex(
+            r"K_j = \operatorname{top}_1(W_k h_j \cdot C), \qquad Q_i = \operatorname{top}_m(W_q h_i \cdot C)"
+        )
+        shown = state.shown(page)
+        if shown is not None:
+            purest = grammar.purest(shown.table())
+            if purest is not None:
+                st.button(
+                    "Try: select the purest group",
+                    key="try_groups",
+                    icon=":material/lightbulb:",
+                    on_click=_show_group,
+                    args=(purest.number,),
+                )
+
+
+def _show_group(group: int) -> None:
+    state.pick(group)
+    state.open_tab("Map")
+
+
+VIEW = View(
+    key="groups",
+    title="Token groups",
+    section="See",
+    icon=":material/bubble_chart:",
+    needs=Needs(model=True, text=True, variant=True, layer=True),
+    render=render,
+    order=10,
+)
