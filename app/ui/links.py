@@ -8,6 +8,8 @@ from typing import Any
 
 import streamlit as st
 
+from app.ui.guard import plain
+
 ALLOWED = "FOCUS_LAB_MODELS"
 """Environment variable: comma-separated model ids that a server bound to more than localhost may load."""
 
@@ -50,10 +52,28 @@ def opening(key: str) -> str:
 
 def write(key: str, value: str) -> None:
     """Put a parameter that belongs to no control into the address; an empty one is left out."""
+    written = st.session_state.setdefault("_written", {})
+    written[key] = value
+    _put(key, value)
+
+
+def rewrite() -> None:
+    """Put back what was written before: another page's address begins without it."""
+    for key, value in st.session_state.get("_written", {}).items():
+        _put(key, value)
+
+
+def _put(key: str, value: str) -> None:
     if not value:
         st.query_params.pop(key, None)
     elif st.query_params.get(key) != value:
         st.query_params[key] = value
+
+
+def seed(key: str, value: Any) -> None:
+    """Set a control before it is drawn, over what the opening link says of it."""
+    st.session_state.setdefault("_checked", set()).add(key)
+    st.session_state[key] = value
 
 
 def keep_notices(new: Iterable[str]) -> tuple[str, ...]:
@@ -63,8 +83,17 @@ def keep_notices(new: Iterable[str]) -> tuple[str, ...]:
     return tuple(kept)
 
 
+def show_notices(notices: Iterable[str]) -> None:
+    """What could not be used as it was given, until it is dismissed."""
+    notices = list(notices)
+    for notice in notices:
+        st.warning(plain(notice), icon=":material/link_off:")
+    if notices:
+        st.button("Understood", key="notices_ok", on_click=dismiss_notices, type="tertiary")
+
+
 def dismiss_notices() -> None:
-    """Forget what was said about the opening link."""
+    """Forget what was said about links and settings."""
     st.session_state["_notices"] = []
 
 

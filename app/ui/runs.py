@@ -8,8 +8,8 @@ from typing import Any
 import streamlit as st
 
 from app.ui import selection, texts
-from app.ui.guard import reset, show_error
-from app.ui.jobs import about, job_status
+from app.ui.guard import plain, reset, show_error
+from app.ui.jobs import about, job_status, leave
 from app.ui.view import Page
 from focus_core.errors import FocusError
 
@@ -18,6 +18,8 @@ PREPARATION = "the model's preparation"
 
 def prepare_in_background(page: Page) -> None:
     """Once a session and model: load the model, and run what the shipped recording shows, without anyone waiting."""
+    if page.source is not None and page.source.current and page.source.kind == "opened":
+        return
     prepared: dict[str, str] = st.session_state.setdefault("_prepare", {})
     before = _preparation(page)
     ran = page.source is not None and page.source.current and page.source.kind == "live"
@@ -41,9 +43,15 @@ def run_box(page: Page) -> None:
         if job is not None and not job.finished:
             prepare = _preparation(page)
             if prepare is not None and not prepare.finished:
-                job_status(page.engine, prepare.id, key="prepare", what=PREPARATION, session=None)
+                job_status(page.engine, prepare.id, key="prepare", what=PREPARATION)
+                # The run waits behind it: what is stopped is the run; the model stays, for whatever runs next.
+                st.button("Stop", key="run_stop", icon=":material/stop_circle:", on_click=stop, args=(page, job_id))
             else:
                 job_status(page.engine, job_id, key="run", what="the run", session=page.session)
+            return
+        if page.source and page.source.current and page.source.kind == "opened":
+            name = st.session_state["_opened"].get("name", "a file")
+            st.caption(f":material/folder_open: Read from {plain(name)}; it needs no model.")
             return
         if page.source and page.source.current and page.source.kind == "live":
             p = page.source.trace.provenance
@@ -108,6 +116,12 @@ def ways_out(page: Page, words: str) -> None:
         st.button("Try again", key="way_again", icon=":material/refresh:", on_click=try_again, args=(page,))
     if st.button("Back to the shipped example", key="way_reset", icon=":material/restart_alt:"):
         reset()
+
+
+def stop(page: Page, job_id: str) -> None:
+    """Stop a run that waits (a button's callback)."""
+    if not page.engine.cancel(job_id, session=page.session):
+        leave(job_id)
 
 
 def try_again(page: Page) -> None:

@@ -25,10 +25,11 @@ class Source:
 
     Attributes:
         trace: what to draw.
-        kind: ``live`` (run here), ``recorded`` (shipped).
+        kind: ``live`` (run here), ``recorded`` (shipped), ``opened`` (read from a Trace file).
         current: False when the selection has changed and has not been run.
         path: the file.
         recorded: the shipped Trace that a live one replaces, to hold them against each other; else None.
+        run: the run's id in the store, for a link; None where there is none.
     """
 
     trace: Trace
@@ -36,6 +37,7 @@ class Source:
     current: bool
     path: str
     recorded: Trace | None = None
+    run: str | None = None
 
 
 @st.cache_resource(max_entries=3, show_spinner=False, on_release=lambda _: release_memory())
@@ -70,7 +72,7 @@ def shipped() -> list[tuple[str, dict[str, Any]]]:
 
 def matches(provenance: dict[str, Any], request: dict[str, Any]) -> bool:
     """Whether a Trace's provenance answers a ``trace`` request about a shipped text."""
-    if not request["text_name"] or "limit" in request:
+    if not request["text_name"] or "limit" in request or request.get("edits"):
         return False
     config = provenance.get("config") or {}
     return all(provenance.get(k) == request[k] for k in _SAME if k != "config") and all(
@@ -82,6 +84,9 @@ def find(engine: Any, request: dict[str, Any]) -> Source | None:
     """The best Trace for a request, remembering the last one shown in this session."""
     recorded = next((path for path, p in shipped() if matches(p, request)), None)
     path, kind = _finished(engine, request), "live"
+    run = st.session_state["_runs"].get(fingerprint(request), {}).get("key") if path else None
+    if path is None and (opened := _opened(request)):
+        path, kind, run = opened["path"], opened["kind"], opened.get("run")
     if path is None and recorded:
         path, kind = recorded, "recorded"
     if path is not None:
@@ -92,7 +97,7 @@ def find(engine: Any, request: dict[str, Any]) -> Source | None:
         if trace is not None:
             st.session_state["_last"] = (str(path), kind)
             against = _load(recorded) if recorded and kind == "live" else None
-            return Source(trace, kind, True, str(path), against)
+            return Source(trace, kind, True, str(path), against, run)
     last = st.session_state.get("_last")
     if last is None:
         first = next((path for path, p in shipped() if p.get("model") == request["model"]), None)
@@ -103,6 +108,33 @@ def find(engine: Any, request: dict[str, Any]) -> Source | None:
     return Source(_load(last[0]), last[1], False, last[0])
 
 
+def _opened(request: dict[str, Any]) -> dict[str, Any] | None:
+    """The run that a link or a file opened, until the selection becomes another than it was then."""
+    opened = st.session_state.get("_opened")
+    if opened is None:
+        return None
+    mark = opened.setdefault("for", fingerprint(request))
+    return opened if mark == fingerprint(request) and Path(opened["path"]).exists() else None
+
+
+def link_of(engine: Any, request: dict[str, Any], source: Source | None) -> str:
+    """The id that a link needs to open what is shown again: of the run, or of one that has not ended; else empty."""
+    if source is not None and source.current:
+        return source.run or ""
+    job_id = asked(request) if request["text"] else None
+    job = engine.get(job_id) if job_id else None
+    return getattr(job, "key", "") if job is not None and not job.finished else ""
+
+
+def trace_of(engine: Any, request: dict[str, Any]) -> Trace | None:
+    """The Trace of a request that has run in this session or ships; leaves what the page shows as it is."""
+    path = _finished(engine, request) or next((path for path, p in shipped() if matches(p, request)), None)
+    try:
+        return _load(path) if path else None
+    except (FocusError, OSError):
+        return None
+
+
 def _finished(engine: Any, request: dict[str, Any]) -> str | None:
     """Path of the Trace of this session's finished run of this request; it outlives the engine's list of jobs."""
     run = st.session_state.setdefault("_runs", {}).get(fingerprint(request))
@@ -110,7 +142,7 @@ def _finished(engine: Any, request: dict[str, Any]) -> str | None:
         return None
     job = engine.get(run["job"])
     if job is not None and job.state == "done" and job.result:
-        run["trace"] = job.result.get("trace")
+        run["trace"], run["key"] = job.result.get("trace"), getattr(job, "key", None)
     path = run.get("trace")
     return path if path and Path(path).exists() else None
 

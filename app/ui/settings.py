@@ -62,7 +62,7 @@ def _as_served(
     """The fields with the defaults and limits of this adapter, and the values that it leaves no choice of."""
     serve = serve_defaults(adapter)
     fields = {name: {**spec, "default": serve.get(name, spec["default"])} for name, spec in fields.items()}
-    if adapter is None or "groups" not in fields:
+    if adapter not in assets.adapters() or "groups" not in fields:
         return fields, {}
     learned = (assets.adapters()[adapter]["config"].get("config") or {}).get("groups")
     groups = int(learned or fields["groups"]["default"])
@@ -83,6 +83,15 @@ def _from_link(variant: str, adapter: str | None, fields: dict[str, dict[str, An
             notices.append(f"In the link, {part[:60]} is no setting here; there are {', '.join(fields) or 'none'}.")
         else:
             notices.append(f"In the link, {name} cannot be {raw[:60] or 'empty'}; showing {spec['default']}.")
+
+
+def take(variant: str, adapter: str | None, config: dict[str, Any]) -> None:
+    """Set the controls to a run's settings; what a control cannot hold stays as it is."""
+    fields, fixed = _as_served(config_fields(VARIANTS[variant]), adapter)
+    links.opening("set")
+    for name, spec in fields.items():
+        if name in config and name not in (*HIDDEN, *fixed) and (value := _read(str(config[name]), spec)) is not None:
+            set_field(variant, adapter, name, value)
 
 
 def _read(raw: str, spec: dict[str, Any]) -> Any:

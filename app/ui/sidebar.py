@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import streamlit as st
 
-from app.ui import links, selection, settings, texts
+from app.ui import files, links, reopen, selection, settings, texts
 from app.ui.engine import get_engine, session_id
 from app.ui.jobs import job_status
 from app.ui.view import Page, View
 from focus_core.handlers._shapes import shape_of
 
-OTHER_MODEL = "another"
+OTHER_MODEL = reopen.OTHER_MODEL
+_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 
 
 def select(view: View) -> Page:
     """Draw the controls that the view needs and build its Page; what is not shown keeps its last value."""
     engine = get_engine()
     notices: list[str] = []
+    links.rewrite()
+    reopen.from_link(engine, notices)
     with st.sidebar:
         model = _model(engine, notices) if view.needs.model else st.session_state.get("_model", _default_model())
         text = texts.choose(notices) if view.needs.text else None
@@ -27,11 +32,17 @@ def select(view: View) -> Page:
         if view.needs.variant:
             variant, config, adapter = settings.choose(model, notices)
         page = texts.limited(Page(engine, session_id(), model, text, variant, config, adapter))
-        source = selection.find(engine, page.request()) if view.needs.text and view.needs.variant else None
+        source = None
+        if view.needs.text and view.needs.variant:
+            source = selection.find(engine, page.request())
+            links.write("run", selection.link_of(engine, page.request(), source))
         facts = facts_of(engine, model, source)
         layer = _layer(facts, notices) if view.needs.layer else 0
         head = _head(facts, notices) if view.needs.head else None
-    return replace(page, layer=layer, head=head, source=source, notices=links.keep_notices(notices))
+        page = replace(page, layer=layer, head=head, source=source, notices=links.keep_notices(notices))
+        if view.needs.text and view.needs.variant:
+            files.run_files(page)
+    return page
 
 
 def _default_model() -> str:
@@ -45,6 +56,7 @@ def _model(engine: Any, notices: list[str]) -> str:
 
     _forget_failures_once_fetched(engine)
     entries = {entry.name: entry for entry in list_models()}
+    _hub_id_of_link(notices)
     options = [*entries, OTHER_MODEL]
 
     def label(name: str) -> str:
@@ -81,7 +93,22 @@ def _model(engine: Any, notices: list[str]) -> str:
     elif entries[choice].note:
         st.caption(entries[choice].note)
     st.session_state["_model"] = model
+    links.write("hub", model if choice == OTHER_MODEL and is_hub_id(model) else "")
     return model
+
+
+def is_hub_id(model: str) -> bool:
+    """Whether a model's name may stand in a link: an id of Hugging Face's hub, never a path of this machine."""
+    return bool(_HUB_ID.fullmatch(model)) and not Path(model).exists()
+
+
+def _hub_id_of_link(notices: list[str]) -> None:
+    raw = links.opening("hub")
+    if raw and is_hub_id(raw):
+        links.seed("model", OTHER_MODEL)
+        st.session_state["model_id"] = raw
+    elif raw:
+        notices.append(f"In the link, hub {raw[:60]} is no model id; showing the shipped model.")
 
 
 def _fetch(engine: Any) -> None:
@@ -108,7 +135,7 @@ def _forget_failures_once_fetched(engine: Any) -> None:
 
 def facts_of(engine: Any, model: str, source: selection.Source | None) -> dict[str, Any] | None:
     """``layers`` and ``heads`` of a model, from a Trace, its files or its preparation; None while nothing says."""
-    if source and source.trace.provenance.get("model") == model:
+    if source and (source.current or source.trace.provenance.get("model") == model):
         return source.trace.provenance
     if shape := shape_of(model):
         return {"layers": shape.layers, "heads": shape.heads}
@@ -127,8 +154,9 @@ def _layer(facts: dict[str, Any] | None, notices: list[str]) -> int:
     # The same for every run, since a link leaves the default out; early layers' groups are the easiest to read.
     default = 1
     links.check("layer", range(layers), default, notices)
-    # Another model may have fewer layers than the last one.
-    if int(st.session_state.get("layer") or 0) >= layers:
+    asked = int(st.session_state.get("layer") or 0)
+    if asked >= layers:
+        notices.append(f"This model has {layers} layers: layer {asked} does not exist; showing {layers - 1}.")
         st.session_state["layer"] = layers - 1
     return st.slider(
         "Layer",
@@ -149,7 +177,8 @@ def _head(facts: dict[str, Any] | None, notices: list[str]) -> int | None:
         return "All heads (mean)" if head == "all" else f"Head {head}"
 
     links.check("head", options, "all", notices, label)
-    if st.session_state.get("head", "all") not in options:
+    if facts and (asked := st.session_state.get("head", "all")) not in options:
+        notices.append(f"This model has {heads} query heads: head {asked} does not exist; showing all heads.")
         st.session_state["head"] = "all"
     choice = st.selectbox(
         "Attention head",

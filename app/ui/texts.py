@@ -14,6 +14,7 @@ from focus_core import assets
 from focus_core.errors import FocusError, InvalidInput
 
 OWN = "own"
+OWN_LABEL = "Your own text …"
 MAX_TOKENS = 8192
 """Longest shipped text in the menu; longer ones are for the command line."""
 MAX_BYTES = 400_000
@@ -32,7 +33,7 @@ def choose(notices: list[str]) -> TextChoice | None:
     titles = {entry["name"]: entry["title"] for entry in assets.catalog()["texts"]}
 
     def label(name: str) -> str:
-        return titles.get(name, "Your own text …")
+        return titles.get(name, OWN_LABEL)
 
     links.check("text", options, options[0], notices, label)
     choice = st.selectbox(

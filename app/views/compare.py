@@ -15,7 +15,7 @@ from app.ui.comparisons import Shown
 from app.ui.figure import plot
 from app.ui.guard import plain, show_error
 from app.ui.jobs import about, job_status
-from app.ui.links import dismiss_notices
+from app.ui.links import show_notices
 from app.ui.view import Needs, Page, View
 from focus_core.errors import FocusError
 
@@ -29,10 +29,7 @@ def render(page: Page) -> None:
     """Draw the page."""
     st.title("What does it cost, what does it save?", anchor=False)
     sentence = st.container()
-    for notice in page.notices:
-        st.warning(notice, icon=":material/link_off:")
-    if page.notices:
-        st.button("Understood", key="notices_ok", on_click=dismiss_notices, type="tertiary")
+    show_notices(page.notices)
     options = comparisons.choices(page)
     picture, controls = st.columns([2.3, 1], gap="medium")
     with controls:

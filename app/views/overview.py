@@ -85,10 +85,7 @@ def _settings(p: dict) -> str:
 
 
 def _notices(page: Page, trace: Trace) -> None:
-    for notice in page.notices:
-        st.warning(notice, icon=":material/link_off:")
-    if page.notices:
-        st.button("Understood", key="notices_ok", on_click=links.dismiss_notices, type="tertiary")
+    links.show_notices(page.notices)
     source = page.source
     if source and not source.current:
         st.info(

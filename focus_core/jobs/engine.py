@@ -142,7 +142,14 @@ class Engine:
             return self._jobs.get(job_id)
 
     def find(self, key: str) -> Job | None:
-        """The finished run of that key (``Job.key``) from the store as a done job, for shared links; None if gone."""
+        """The run of that key (``Job.key``), for shared links: one that goes on, or a done one from the store.
+
+        None when it is gone.
+        """
+        with self._lock:
+            for job in self._jobs.values():
+                if job.key == key and not job.finished:
+                    return job
         run = self.store.load(key)
         if run is None:
             return None
@@ -169,6 +176,13 @@ class Engine:
             for lane in self._lanes.values():
                 lane.cancel(job)
             return True
+
+    def release(self, session: str) -> None:
+        """Forget who asked: a session that ended no longer keeps a job going that another wants to stop."""
+        with self._lock:
+            for job in self._jobs.values():
+                if len(job.sessions) > 1:
+                    job.sessions.discard(session)
 
     def jobs(self, session: str | None = None) -> list[Job]:
         """Jobs that are remembered, oldest first; those of one session only, when it is given."""

@@ -12,6 +12,7 @@ from typing import Any
 from app.ui import selection, settings
 from focus_core import assets
 from focus_core.errors import FocusError, InvalidInput, TooLarge
+from focus_core.jobs.store import key_of
 from focus_core.variants import VARIANTS, config_fields
 from tests.app.synthetic import make_trace, split
 
@@ -42,6 +43,10 @@ class FakeJob:
     partial: list = field(default_factory=list)
     stopped: bool = False
     position: int = 0
+
+    @property
+    def key(self) -> str:
+        return key_of(self.kind, self.request)
 
     @property
     def fraction(self) -> float:
@@ -101,6 +106,9 @@ class FakeEngine:
 
     def get(self, job_id: str) -> FakeJob | None:
         return self.jobs.get(job_id)
+
+    def find(self, key: str) -> FakeJob | None:
+        return next((job for job in self.jobs.values() if job.key == key and job.state in ("running", "done")), None)
 
     def cancel(self, job_id: str, session: str | None = None) -> bool:
         self.jobs[job_id].stopped = True
