@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 
-from analysis.agreement import Agreement
+import numpy as np
+
+from analysis.agreement import MEASURES, Agreement
 from analysis.groups import Group
 from analysis.numbers import percent
 from analysis.palette import group_label
@@ -48,3 +50,44 @@ def answer(table: list[Group], found: Agreement | None, where: str) -> str:
     if high < 0:
         return f"In {where}, something other than parts of speech: {against}; the purest, {group}."
     return f"In {where}, no more grammar than words alone give: {against}; the purest, {group}."
+
+
+def verdict(found: Agreement, measure: str = "v_measure") -> str:
+    """Where it looks like grammar and where it does not, in one or two sentences.
+
+    A layer passes when the whole 95 % interval of its gain over one random group a word type lies above zero.
+
+    Args:
+        found: the agreement of some or all layers.
+        measure: one of ``MEASURES``.
+    """
+    value, (gain, low, _) = found.curves[measure]["groups"].value, found.gain[measure]["frequency"]
+    passed = low > 0
+    name = MEASURES[measure].split(" (")[0]
+    what = "“What tokens are”" if found.side == "keys" else "“What they look for”"
+    best = int(np.argmax(gain))
+    base = found.curves[measure]["frequency"].value[best]
+    numbers = f"{name} {value[best]:.2f} against {base:.2f} for one random group a word type"
+    at = found.layers[best]
+    if not passed.any():
+        return f"{what} looks like grammar in none of {len(passed)} layers: at best {numbers}, in layer {at}."
+    share = "all" if passed.all() else f"{int(passed.sum())} of"
+    said = f"{what} looks like grammar in {share} {len(passed)} layers"
+    if passed.all():
+        return f"{said}, most in layer {at}: {numbers}."
+    return (
+        f"{said} ({ranges(found.layers[passed])}), most in layer {at}: {numbers}. "
+        f"In the others ({ranges(found.layers[~passed])}) it does not."
+    )
+
+
+def ranges(numbers: np.ndarray) -> str:
+    """``0–3, 7`` for 0 1 2 3 7."""
+    parts, numbers = [], [int(x) for x in numbers]
+    while numbers:
+        run = 1
+        while run < len(numbers) and numbers[run] == numbers[0] + run:
+            run += 1
+        parts.append(str(numbers[0]) if run == 1 else f"{numbers[0]}–{numbers[run - 1]}")
+        numbers = numbers[run:]
+    return ", ".join(parts)

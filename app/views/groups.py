@@ -74,10 +74,11 @@ def _origin(page: Page) -> None:
     if page.trace is not None:
         p = page.trace.provenance
         word = page.source.kind if page.source.current else "earlier settings"
-        badge(word, f"{p.get('time', '')} on {p.get('device', '')}, {p.get('dtype', '')}.")
+        with st.container(horizontal=True, vertical_alignment="center", gap="small"):
+            if state.shown(page) is not None:
+                state.router_control(page.trace)
+            badge(word, f"{p.get('time', '')} on {p.get('device', '')}, {p.get('dtype', '')}.")
     runs.run_box(page)
-    if state.shown(page) is not None:
-        state.router_control(page.trace)
 
 
 def _notices(page: Page) -> None:
@@ -101,9 +102,7 @@ def _explain(page: Page) -> None:
             "only tokens of the groups it looks for. Nobody told the router about grammar: whether its groups are "
             "parts of speech is a question, and the tab “Is it grammar?” tests it."
         )
-        st.latex(
-            r"K_j = \operatorname{top}_1(W_k h_j \cdot C), \qquad Q_i = \operatorname{top}_m(W_q h_i \cdot C)"
-        )
+        st.latex(r"K_j = \operatorname{top}_1(W_k h_j \cdot C), \qquad Q_i = \operatorname{top}_m(W_q h_i \cdot C)")
         shown = state.shown(page)
         if shown is not None:
             purest = grammar.purest(shown.table())

@@ -8,7 +8,8 @@ import numpy as np
 import pandas as pd
 import streamlit as st
 
-from analysis.agreement import MEASURES, REPEATS, Agreement, agreement, verdict
+from analysis.agreement import MEASURES, REPEATS, Agreement, agreement
+from analysis.grammar import verdict
 from analysis.group_figures import NAMES, agreement_curve
 from analysis.parts import Parts
 from app.ui import selection, settings

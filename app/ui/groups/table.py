@@ -78,7 +78,7 @@ def frame(groups: list[Group]) -> pd.DataFrame:
             "name from its tokens": [g.name for g in groups],
             "tokens": [g.size for g in groups],
             "load": [g.load for g in groups],
-            "purity": [None if math.isnan(g.purity) else g.purity for g in groups],
+            "purity": [None if math.isnan(g.purity) else 100 * g.purity for g in groups],
             "most typical tokens": [" · ".join(f"{w} {count}" for w, count, _ in g.typical[:8]) for g in groups],
         }
     )
@@ -109,7 +109,7 @@ def _table(groups: list[Group], side: str) -> None:
             "group": st.column_config.TextColumn("", width=44, help="The group's letter; its colour is the map's."),
             "name from its tokens": st.column_config.TextColumn(
                 "Name",
-                width="medium",
+                width=270,
                 help="Taken from the data: the kinds that make up half of it, and its most typical tokens.",
             ),
             "tokens": st.column_config.NumberColumn("Tokens", width=70, format="localized"),
@@ -119,9 +119,9 @@ def _table(groups: list[Group], side: str) -> None:
             "purity": st.column_config.ProgressColumn(
                 "Purity",
                 width=110,
-                format="percent",
+                format="%.0f %%",
                 min_value=0,
-                max_value=1,
+                max_value=100,
                 help="Share of its tagged tokens that have its most frequent part of speech.",
             ),
             "most typical tokens": st.column_config.TextColumn(

@@ -249,8 +249,11 @@ class Points {
     if (held !== null) this.paintHeld(ctx, held);
     const focus = this.hover !== null ? this.at(this.hover) : null;
     if (focus) this.mark(ctx, this.hover, this.ink.fg, 2);
-    const place = this.pointer || focus || (held !== null && this.shownSide(0) ? this.at(held) : this.view.zoom > 2.5 ? [this.width / 2, this.height / 2] : null);
-    if (place && !this.dragging) this.paintLabels(ctx, place, this.view.zoom > 2.5 ? 420 : 96);
+    if (this.dragging) return;
+    const close = this.view.zoom > 2.5, place = this.pointer || focus || (close ? [this.width / 2, this.height / 2] : null);
+    this.root.dataset.labels = "0";
+    if (place) this.paintLabels(ctx, this.near(place[0], place[1], close ? 420 : 96));
+    else if (held !== null) this.paintLabels(ctx, [0, 1].filter((side) => this.shownSide(side)).map((side) => [0, side * this.n + held]));
   }
 
   paintHeld(ctx, t) {
@@ -290,7 +293,7 @@ class Points {
     ctx.stroke();
   }
 
-  paintLabels(ctx, place, radius) {
+  paintLabels(ctx, found) {
     // At most 64, nearest first, none over another.
     ctx.font = "600 12px " + this.font;
     ctx.textAlign = "left";
@@ -298,12 +301,12 @@ class Points {
     ctx.lineJoin = "round";
     const taken = [];
     let count = 0;
-    for (const [, point] of this.near(place[0], place[1], radius).slice(0, 400)) {
+    for (const [, point] of found.slice(0, 400)) {
       if (count >= LABELS) break;
       if (!this.lit(point)) continue;
-      const t = this.tokenOf(point), [x, y] = this.at(point);
+      const t = this.tokenOf(point), [x, y] = this.at(point), group = this.own[this.sideOf(point)][t];
       const shown = quoted(this.text(t).trim() || this.text(t)).slice(1, -1).replace(/^ +$/, "␣");
-      const said = shown + " " + label(this.own[this.sideOf(point)][t]).replace("undefined", "");
+      const said = shown + (group === 255 ? "" : " " + label(group));
       const width = ctx.measureText(said).width, left = x + width + 10 > this.width ? x - width - 9 : x + 8;
       const box = [left - 2, y - 8, left + width + 2, y + 8];
       if (taken.some((b) => box[0] < b[2] && box[2] > b[0] && box[1] < b[3] && box[3] > b[1])) continue;
