@@ -30,6 +30,9 @@ KEPT, DROPPED, LOST, WINDOW, SINK = "#2f7fe0", "#b9bec7", "#f08a24", "#12a594", 
 
 PAIRS = {"kept": KEPT, "dropped": DROPPED, "lost": LOST, "window": WINDOW, "sink": SINK}
 
+SECOND = "#e6b422"
+"""Pairs that only the second of two masks keeps; the first's are ``KEPT``. Blue and yellow stay apart for all eyes."""
+
 WORSE, BETTER = "#e0622f", "#2f7fe0"
 """Ends of a difference around zero: less likely than dense, more likely."""
 
