@@ -56,7 +56,8 @@ def _shipped(folder: str, modified: float) -> list[tuple[str, dict[str, Any]]]:
     for path in sorted(Path(folder).glob("*.npz")):
         with np.load(path, allow_pickle=False) as data:
             found.append((str(path), json.loads(bytes(data["document"]))["provenance"]))
-    return found
+    menu = {name: place for place, name in enumerate(assets.text_names())}
+    return sorted(found, key=lambda one: menu.get(one[1].get("text_name"), len(menu)))
 
 
 def traces_folder() -> Path:
@@ -65,7 +66,7 @@ def traces_folder() -> Path:
 
 
 def shipped() -> list[tuple[str, dict[str, Any]]]:
-    """(path, provenance) of every shipped Trace; only the small documents are read."""
+    """(path, provenance) of every shipped Trace, in the order of the texts' menu; only the small documents are read."""
     folder = traces_folder()
     return _shipped(str(folder), folder.stat().st_mtime) if folder.is_dir() else []
 

@@ -22,7 +22,7 @@ from focus_core.trace import Trace
 _FIRST_SECONDS = 10.0
 """Import of umap and its compilation, in a worker that has not drawn a map yet."""
 _SECONDS_PER_EPOCH_AND_POINT = 2.2e-6
-_SECONDS_PER_PLACED = 1e-3
+_SECONDS_PER_PLACED = 3e-4
 _BYTES = 400_000_000
 
 
