@@ -10,7 +10,7 @@ import streamlit as st
 
 from analysis import grammar
 from app.ui import links, runs
-from app.ui.badges import badge
+from app.ui.badges import badge_text
 from app.ui.groups import map as map_tab
 from app.ui.groups import shown as state
 from app.ui.guard import guarded, plain
@@ -42,11 +42,12 @@ def render(page: Page) -> None:
     if page.trace is not None:
         state.from_link(page.trace, page.source.current, notices)
     page = dataclasses.replace(page, notices=links.keep_notices(notices))
-    sentence, numbers = st.columns([3.4, 1], gap="medium")
+    sentence, control = st.columns([3.4, 1], gap="medium", vertical_alignment="top")
     with sentence:
         _answer(page)
-    with numbers:
-        _origin(page)
+    if state.shown(page) is not None:
+        with control:
+            state.router_control(page.trace)
     with st.container(key="notices"):
         _notices(page)
     opened = st.tabs(names, key=state.TAB, bind="query-params")
@@ -57,6 +58,9 @@ def render(page: Page) -> None:
     if page.trace is not None:
         state.to_link(page.trace, page.source.current)
     _explain(page)
+    if page.source and page.source.current:
+        with st.columns([1, 2])[0]:
+            runs.run_box(page)
 
 
 def _answer(page: Page) -> None:
@@ -67,18 +71,12 @@ def _answer(page: Page) -> None:
     found = None
     if shown.parts is not None:
         found = state.here(shown.identity, shown.layer, shown.router, "keys", shown.trace, shown.parts)
-    st.markdown(f"#### {plain(grammar.answer(shown.table(), found, shown.where))}", help=grammar.HELP)
-
-
-def _origin(page: Page) -> None:
-    if page.trace is not None:
-        p = page.trace.provenance
-        word = page.source.kind if page.source.current else "earlier settings"
-        with st.container(horizontal=True, vertical_alignment="center", gap="small"):
-            if state.shown(page) is not None:
-                state.router_control(page.trace)
-            badge(word, f"{p.get('time', '')} on {p.get('device', '')}, {p.get('dtype', '')}.")
-    runs.run_box(page)
+    word = page.source.kind if page.source.current else "earlier settings"
+    p = shown.trace.provenance
+    st.markdown(
+        f"#### {plain(grammar.answer(shown.table(), found, shown.where))} {badge_text(word)}",
+        help=f"{grammar.HELP} Run on {p.get('device', '')}, {p.get('time', '')}.",
+    )
 
 
 def _notices(page: Page) -> None:
@@ -92,6 +90,9 @@ def _notices(page: Page) -> None:
         text = f"“{name}”" if name else "your text"
         variant = source.trace.provenance["variant"]
         st.info(f"Your selection has not run yet. Shown is {text} with {variant}.", icon=":material/history:")
+    if source is None or not source.current:
+        with st.columns([1, 1.4])[0]:
+            runs.run_box(page)
 
 
 def _explain(page: Page) -> None:

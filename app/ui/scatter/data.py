@@ -11,13 +11,14 @@ import numpy as np
 from plotly.colors import sample_colorscale
 
 from analysis import palette
-from analysis.groups import Group, is_directed, word_types
+from analysis.groups import Group, far_from_sinks, is_directed, members, word_types
 from analysis.parts import KINDS, Parts
 from focus_core.trace import Trace
 
 COLOURS = ("group", "part", "position", "frequency")
 MAX_SHOWN = 8192
 NONE = 255
+_ISLANDS = 24
 
 
 def scatter_data(
@@ -53,6 +54,8 @@ def scatter_data(
     count = len(points) * n
     keys = trace.arrays["key_bits"][layer, router, :n]
     queries = trace.arrays["query_bits"][layer, router, :n]
+    counted = far_from_sinks(trace)[:n]
+    joined = members(trace, layer, router)[:n]
     begin, end, specials = _offsets(trace, n)
     types = word_types(trace)[:n]
     often = Counter(types)
@@ -63,8 +66,9 @@ def scatter_data(
         "centroids": _pack(packed[count:], np.uint16),
         "k": _words(keys),
         "q": _words(queries),
-        "key_group": _pack(_first(keys, centroids, points[0, :n]), np.uint8),
-        "query_group": _pack(_first(queries, centroids, points[-1, :n]), np.uint8),
+        "key_group": _pack(_telling(keys, counted), np.uint8),
+        "query_group": _pack(_telling(queries, counted), np.uint8),
+        "middles": _pack(np.round(middles(unit[:n], joined) * 65535), np.uint16),
         "parts": "" if parts is None else _pack(np.where(parts.kinds[:n] < 0, NONE, parts.kinds[:n]), np.uint8),
         "often": _pack(np.minimum([often[t] for t in types], 65535), np.uint16),
         "begin": _pack(begin, np.int32),
@@ -92,19 +96,38 @@ def _digest(*parts: str) -> str:
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
 
 
-def _first(bits: np.ndarray, centroids: np.ndarray, points: np.ndarray) -> np.ndarray:
-    """(N,) one group of each set, for its colour: of several, the one whose centroid is drawn nearest."""
+def _telling(bits: np.ndarray, counted: np.ndarray) -> np.ndarray:
+    """(N,) one group of each set, for its colour: of several, the one that the fewest tokens share.
+
+    A group that every token looks into tells nothing about any of them.
+    """
+    joined = (bits[:, None] >> np.arange(64, dtype=np.int64)) & 1 != 0
     if not len(bits):
         return np.zeros(0, np.uint8)
-    groups = np.arange(64, dtype=np.int64)
-    joined = (bits[:, None] >> groups) & 1 != 0
-    cost = np.broadcast_to(groups.astype(float), joined.shape).copy()
-    if len(centroids):
-        near = ((points[:, None] - np.asarray(centroids)[None]) ** 2).sum(-1)
-        cost[:, : near.shape[1]] = near
-        cost[:, near.shape[1] :] = np.inf
-    cost = np.where(joined, cost, np.inf)
-    return np.where(joined.any(1), cost.argmin(1), NONE).astype(np.uint8)
+    size = joined[counted].sum(0) if counted.any() else joined.sum(0)
+    rare = np.where(joined, np.maximum(size, 1), np.iinfo(np.int64).max).argmin(1)
+    return np.where(joined.any(1), rare, NONE).astype(np.uint8)
+
+
+def middles(points: np.ndarray, joined: np.ndarray) -> np.ndarray:
+    """(K, 2) a place on the map for each group's letter: a token in the middle of its largest island.
+
+    Not the centroid: a bias that balances the groups moves their borders, so tokens need not lie near it.
+
+    Args:
+        points: (N, 2) in the unit square.
+        joined: (N, K) memberships.
+    """
+    cells = np.minimum((points * _ISLANDS).astype(int), _ISLANDS - 1)
+    cell = cells[:, 0] * _ISLANDS + cells[:, 1]
+    out = np.zeros((joined.shape[1], 2))
+    for g in range(joined.shape[1]):
+        own = np.flatnonzero(joined[:, g])
+        if len(own):
+            inside = own[cell[own] == np.bincount(cell[own]).argmax()]
+            centre = points[inside].mean(0)
+            out[g] = points[inside[((points[inside] - centre) ** 2).sum(1).argmin()]]
+    return out
 
 
 def _offsets(trace: Trace, n: int) -> tuple[np.ndarray, np.ndarray, dict[int, str]]:

@@ -15,6 +15,7 @@ class Points {
     this.n = n;
     this.sides = data.sides;
     this.centroids = data.centroids ? Float32Array.from(unpack(data.centroids, Uint16Array), (v) => v / 65535) : new Float32Array(0);
+    this.middles = Float32Array.from(unpack(data.middles, Uint16Array), (v) => v / 65535);
     this.k = words(data.k, n);
     this.q = words(data.q, n);
     this.own = [unpack(data.key_group, Uint8Array), unpack(data.query_group, Uint8Array)];
@@ -213,30 +214,82 @@ class Points {
     this.root.dataset.drawMs = (performance.now() - began).toFixed(1);
   }
 
+  places() {
+    // Where the letters stand: on their groups' islands, pushed apart where they would cover each other.
+    const found = [];
+    for (let g = 0; g < this.middles.length / 2; g++) {
+      if (!this.data.shares[g]) continue;
+      const [x, y] = this.screen(this.middles[2 * g], this.middles[2 * g + 1]);
+      found.push({ g, x, y, fromX: x, fromY: y });
+    }
+    for (let turn = 0; turn < 24; turn++) {
+      for (let i = 0; i < found.length; i++) {
+        for (let j = i + 1; j < found.length; j++) {
+          const a = found[i], b = found[j], dx = b.x - a.x || 0.1 * (j - i), dy = b.y - a.y || 0.07, far = Math.hypot(dx, dy);
+          if (far >= 24) continue;
+          const push = (24 - far) / 2 / far;
+          a.x -= dx * push;
+          a.y -= dy * push;
+          b.x += dx * push;
+          b.y += dy * push;
+        }
+      }
+    }
+    return found;
+  }
+
   paintCentroids(ctx) {
     ctx.textAlign = "center";
     ctx.textBaseline = "middle";
-    ctx.font = "700 12px " + this.font;
     const asked = this.picked.token !== null ? groupsOf(this.q, this.picked.token) : [];
-    for (let g = 0; g < this.centroids.length / 2; g++) {
-      const [x, y] = this.screen(this.centroids[2 * g], this.centroids[2 * g + 1]);
+    if (this.show[2]) {
+      ctx.font = "700 9px " + this.font;
+      for (let g = 0; g < this.centroids.length / 2; g++) {
+        const [x, y] = this.screen(this.centroids[2 * g], this.centroids[2 * g + 1]);
+        ctx.beginPath();
+        for (const [dx, dy] of [[0, -9], [9, 0], [0, 9], [-9, 0]]) ctx.lineTo(x + dx, y + dy);
+        ctx.closePath();
+        ctx.fillStyle = this.ink.bg;
+        ctx.fill();
+        ctx.lineWidth = 1.5;
+        ctx.strokeStyle = this.data.colours[g % 16];
+        ctx.stroke();
+        ctx.fillStyle = this.ink.fg;
+        ctx.fillText(label(g), x, y + 0.5);
+      }
+    }
+    this.letters = this.places();
+    ctx.font = "700 12px " + this.font;
+    for (const { g, x, y, fromX, fromY } of this.letters) {
       const on = this.picked.group === g || asked.includes(g), r = on ? 12 : 10;
+      ctx.strokeStyle = this.data.colours[g % 16];
+      if (Math.hypot(x - fromX, y - fromY) > 5) {
+        ctx.lineWidth = 1.25;
+        ctx.beginPath();
+        ctx.moveTo(fromX, fromY);
+        ctx.lineTo(x, y);
+        ctx.stroke();
+      }
       ctx.beginPath();
       ctx.arc(x, y, r, 0, TAU);
       ctx.fillStyle = this.ink.bg;
       ctx.fill();
       ctx.lineWidth = on ? 3.5 : 2.25;
-      ctx.strokeStyle = this.data.colours[g % 16];
       ctx.stroke();
       ctx.fillStyle = this.ink.fg;
       ctx.fillText(label(g), x, y + 0.5);
     }
   }
 
+  letterAt(x, y) {
+    const found = (this.letters || []).find((letter) => (letter.x - x) ** 2 + (letter.y - y) ** 2 <= 144);
+    return found ? found.g : null;
+  }
+
   centroidAt(x, y) {
-    for (let g = 0; g < this.centroids.length / 2; g++) {
+    for (let g = 0; this.show[2] && g < this.centroids.length / 2; g++) {
       const [cx, cy] = this.screen(this.centroids[2 * g], this.centroids[2 * g + 1]);
-      if ((cx - x) ** 2 + (cy - y) ** 2 <= 144) return g;
+      if (Math.abs(cx - x) + Math.abs(cy - y) <= 10) return g;
     }
     return null;
   }
@@ -262,9 +315,9 @@ class Points {
     if (this.shownSide(1)) {
       const [qx, qy] = this.at(this.n + t);
       ctx.strokeStyle = colour;
-      for (const g of groupsOf(this.q, t)) {
-        if (2 * g >= this.centroids.length) continue;
-        const [cx, cy] = this.screen(this.centroids[2 * g], this.centroids[2 * g + 1]);
+      const asked = groupsOf(this.q, t);
+      for (const { g, x: cx, y: cy } of this.letters || []) {
+        if (!asked.includes(g)) continue;
         const far = Math.hypot(cx - qx, cy - qy) || 1;
         ctx.globalAlpha = 0.7;
         ctx.lineWidth = 1.2;

@@ -19,7 +19,7 @@ class Scatter extends Points {
     this.list = part("list");
     this.hint = part("hint");
     this.font = getComputedStyle(root).fontFamily || "sans-serif";
-    this.show = MEMORY.show || [true, true];
+    this.show = MEMORY.show || [true, true, true];
     this.view = { ...HOME };
     this.picked = { group: null, token: null };
     this.hover = this.pointer = this.lens = null;
@@ -102,12 +102,17 @@ class Scatter extends Points {
       colours.append(button(name, key, this.colour === key, () => this.setColour(key), `Colour the points by ${name.toLowerCase()}.`, "radio"));
     }
     bar.append(element("span", "word", "Colour"), colours);
-    if (this.sides === 2) {
-      const sides = element("span", "set");
-      ["● are", "○ look for"].forEach((name, side) =>
-        sides.append(button(name, "side" + side, this.show[side], () => this.toggle(side), side ? "Queries: what tokens look for." : "Keys: what tokens are.")));
-      bar.append(element("span", "word", "What tokens"), sides);
-    }
+    const sides = element("span", "set");
+    const kinds = [
+      ["● what tokens are", "Keys, each in the colour of its group."],
+      ["○ what they look for", "Queries, each in the colour of the rarest group that it looks into."],
+      ["◇ centroids", "The centroids that the router learned. A bias that balances the groups moves their borders, so tokens need not lie near them."],
+    ];
+    kinds.forEach(([name, title], i) => {
+      if ((i === 1 && this.sides < 2) || (i === 2 && !this.centroids.length)) return;
+      sides.append(button(name, "show" + i, this.show[i], () => this.toggle(i), title));
+    });
+    bar.append(sides);
     const zoom = element("span", "set right");
     zoom.append(
       button("−", "out", false, () => this.zoomBy(1 / 1.5), "Zoom out (−)"),
@@ -120,7 +125,7 @@ class Scatter extends Points {
 
   toggle(side) {
     const next = this.show.map((on, i) => (i === side ? !on : on));
-    if (!next[0] && !next[1]) next[1 - side] = true;
+    if (!next[0] && !(next[1] && this.sides === 2)) next[side === 0 && this.sides === 2 ? 1 : 0] = true;
     this.show = MEMORY.show = next;
     this.hover = null;
     this.toolbar();
@@ -195,16 +200,18 @@ class Scatter extends Points {
         return;
       }
       this.pointer = [x, y];
-      const found = this.centroidAt(x, y) === null ? this.near(x, y, 14)[0] : null;
+      const letter = this.letterAt(x, y), centroid = letter === null ? this.centroidAt(x, y) : null;
+      const found = letter === null && centroid === null ? this.near(x, y, 14)[0] : null;
       this.point(found ? found[1] : null, event.clientX, event.clientY);
-      if (!found && this.centroidAt(x, y) !== null) this.groupTip(this.centroidAt(x, y), event.clientX, event.clientY);
+      if (letter !== null) this.groupTip("Group " + label(letter), letter, event.clientX, event.clientY);
+      else if (centroid !== null) this.groupTip("Learned centroid of group " + label(centroid), centroid, event.clientX, event.clientY);
     });
     stage.addEventListener("pointerup", (event) => {
       if (!grip) return;
       grip = null;
       this.dragging = false;
       if (moved) return this.draw();
-      const [x, y] = place(event), g = this.centroidAt(x, y);
+      const [x, y] = place(event), letter = this.letterAt(x, y), g = letter === null ? this.centroidAt(x, y) : letter;
       if (g !== null) return this.pick(g, null);
       const found = this.near(x, y, 14)[0];
       if (found) this.pickPoint(found[1]);

@@ -32,8 +32,8 @@ const Told = {
     this.moveTip(x, y);
   },
 
-  groupTip(g, x, y) {
-    this.tip.replaceChildren(element("div", "line", "Centre of group " + label(g)), element("div", "row", this.groupName(g)));
+  groupTip(title, g, x, y) {
+    this.tip.replaceChildren(element("div", "line", title), element("div", "row", this.groupName(g)));
     this.moveTip(x, y);
   },
 
@@ -120,8 +120,7 @@ const Told = {
     }
     const mark = (x, y, colour, letter) => `<circle cx="${fixed(x)}" cy="${fixed(y)}" r="10" fill="${background}" stroke="${colour}" stroke-width="2.25"/>` +
       `<text x="${fixed(x)}" y="${fixed(y + 4)}" text-anchor="middle" font-weight="700" font-size="12">${escape(letter)}</text>`;
-    for (let g = 0; g < this.centroids.length / 2; g++) {
-      const [x, y] = this.screen(this.centroids[2 * g], this.centroids[2 * g + 1]);
+    for (const { g, x, y } of this.letters || []) {
       if (x > 0 && y > 0 && x < w && y < h) out.push(mark(x, y, this.data.colours[g % 16], label(g)));
     }
     [...this.list.querySelectorAll(".entry")].forEach((entry, i) => {
