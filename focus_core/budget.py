@@ -75,7 +75,9 @@ def plan_points(shape: Any, tokens: int, kept: list[int], budget: int = BYTE_BUD
     """Layers whose routing space is kept: all where that is a small part of the budget, else those of q and k."""
     if not width:
         return []
-    return list(range(shape.layers)) if _points_of_all(shape, tokens, budget, width) else list(kept)
+    if _points_of_all(shape, tokens, budget, width):
+        return list(range(shape.layers))
+    return list(kept) if trace_bytes(shape, tokens, len(kept), width, len(kept)) <= budget else []
 
 
 def _points_of_all(shape: Any, tokens: int, budget: int, width: int) -> bool:

@@ -169,11 +169,11 @@ def check(
 
 @dataclass(frozen=True)
 class Edited(Variant):
-    """A grouped variant whose sets are edited after routing; everything else is the variant's own."""
+    """A variant that passed ``check``, its sets edited after routing; everything else is the variant's own."""
 
     name: ClassVar[str] = ""
 
-    inner: GroupedVariant
+    inner: Variant
     edits: tuple[Edit, ...]
 
     def __post_init__(self) -> None:

@@ -125,7 +125,8 @@ def _tiled(
         none = hidden.new_zeros((len(hidden), 0), dtype=torch.float32)
         return nll, none.long(), none
     found = [pair for pair in best if pair is not None]
-    shares = [(value - lse.detach()[:, None]).exp() for (value, _), lse in zip(found, total, strict=True)]
+    totals = [lse.detach()[:, None] for lse in total if lse is not None]
+    shares = [(value - lse).exp() for (value, _), lse in zip(found, totals, strict=True)]
     return nll, torch.cat([place for _, place in found]), torch.cat(shares)
 
 

@@ -103,6 +103,22 @@ def test_a_trace_opens_without_the_model(command, tmp_path, tiny_folder, text_fi
     assert found["arrays"]["nll"] == [39]
 
 
+def test_a_trace_with_groups_edited_by_hand(command, refused, tmp_path, tiny_folder, text_file):
+    from focus_core.trace import Trace
+
+    out = tmp_path / "t.npz"
+    given = ["trace", "--model", tiny_folder, "--variant", "random", "--text", text_file, "--limit", 40, "--out", out]
+    edits = [{"layer": 1, "router": 0, "token": 7, "to": 3}, {"layer": 0, "router": 0, "merge": [2, 5]}]
+    code, found = command(*given, "--edits", json.dumps(edits))
+    assert code == 0
+    assert found["provenance"]["edits"] == edits
+    trace = Trace.load(out)
+    assert trace.arrays["key_bits"][1, 0, 7] == 8
+    assert not (trace.arrays["key_bits"][0] & 4).any()
+    assert "no token 40. It can be 0 to 39" in refused(*given, "--edits", json.dumps([{**edits[0], "token": 40}]))
+    assert "--edits is not JSON" in refused(*given, "--edits", "token 7 to 3")
+
+
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [

@@ -84,3 +84,33 @@ def test_the_head_is_left_as_it_was(ids):
         token_nll(model, ids)
         assert torch.equal(model(input_ids=ids).logits, before)
     assert not model.get_output_embeddings()._forward_pre_hooks
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_likeliest_tokens_are_found_across_tiles(family, ids, monkeypatch):
+    monkeypatch.setattr(likelihood, "_ROWS", 7)
+    monkeypatch.setattr(likelihood, "_VOCABULARY", 5)
+    model = tiny_model(family)
+    with torch.no_grad():
+        found = likelihood.token_scores(model, ids, 8)
+        shares = model(input_ids=ids).logits.double().softmax(-1)
+    best = shares.topk(8)
+    assert found.top_ids.shape == found.top_p.shape == (2, 41, 8)
+    assert (found.top_p - best.values).abs().max() < 1e-5
+    assert (shares.gather(-1, found.top_ids) - best.values).abs().max() < 1e-5
+    assert (found.nll - plain_nll(model, ids)).abs().max() < 2e-5
+
+
+def test_the_likeliest_tokens_without_a_plain_head(ids, monkeypatch):
+    model = tiny_model()
+    tiled = likelihood.token_scores(model, ids, 3)
+    monkeypatch.setattr(likelihood, "_agrees", lambda *given: False)
+    monkeypatch.setattr(likelihood, "_ROWS", 9)
+    with torch.no_grad():
+        plain = likelihood.token_scores(model, ids, 3)
+        everything = likelihood.token_scores(model, ids, VOCAB + 50)
+    assert torch.equal(plain.top_ids, tiled.top_ids)
+    assert (plain.top_p - tiled.top_p).abs().max() < 1e-5
+    assert everything.top_p.shape == (2, 41, VOCAB)
+    assert (everything.top_p.sum(-1) - 1).abs().max() < 1e-5
+    assert likelihood.token_scores(model, ids).top_ids.shape == (2, 41, 0)
