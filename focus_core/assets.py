@@ -8,13 +8,15 @@ from __future__ import annotations
 import difflib
 import json
 import re
+import shutil
+import tempfile
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from focus_core.errors import InvalidInput
-from focus_core.jobs.files import user_path
+from focus_core.jobs.files import cache_folder, read_json, user_path
 
 if TYPE_CHECKING:
     from focus_core.models.facts import ModelFacts
@@ -237,17 +239,79 @@ def validation_text() -> str:
     return _with_role("validation")
 
 
+def user_adapters_folder() -> Path:
+    """Where the adapters lie that were made here: ``adapters`` in the cache folder; it may not exist yet."""
+    return cache_folder() / "adapters"
+
+
 def adapters() -> dict[str, dict[str, Any]]:
-    """Return the shipped adapters by name: ``{"path": folder, "config": its focus_config.json}``."""
+    """Return the shipped adapters by name, then those made here.
+
+    Each is ``{"path": folder, "config": its focus_config.json, "user": whether it was made here}``. A folder of the
+    user's that is no adapter, or has a shipped one's name, is left out.
+    """
     found: dict[str, dict[str, Any]] = {}
     for file in sorted((DATA / "adapters").glob("*/focus_config.json")):
         config = json.loads(file.read_text(encoding="utf-8"))
-        found[file.parent.name] = {"path": file.parent, "config": config}
+        found[file.parent.name] = {"path": file.parent, "config": config, "user": False}
+    for file in sorted(user_adapters_folder().glob("*/focus_config.json")):
+        config = read_json(file)
+        if isinstance(config, dict) and isinstance(config.get("model"), dict) and file.parent.name not in found:
+            found[file.parent.name] = {"path": file.parent, "config": config, "user": True}
     return found
 
 
+def check_adapter_name(name: Any) -> str:
+    """The name that an adapter is to be kept under, if it can be.
+
+    Raises:
+        InvalidInput: it is not a plain name, or there is an adapter of that name.
+    """
+    if not isinstance(name, str) or not re.fullmatch(r"[a-z0-9][a-z0-9._-]{0,59}", name):
+        raise InvalidInput(
+            f"The name {str(name)[:80]!r} cannot be kept.",
+            "Use 1 to 60 small letters, digits, dots, dashes or underscores, a letter or digit first.",
+        )
+    if name in adapters() or (user_adapters_folder() / name).exists():
+        raise InvalidInput(f"There is an adapter {name!r} already.", "Choose another name, or delete that one.")
+    return name
+
+
+def keep_adapter(name: str, folder: Path) -> Path:
+    """Copy an adapter into the user's folder under a new name; it is whole or not there.
+
+    Raises:
+        InvalidInput: the name cannot be used, or the folder holds no adapter.
+    """
+    place = user_adapters_folder() / check_adapter_name(name)
+    files = ("focus_config.json", "focus_adapter.safetensors")
+    if not all((folder / file).is_file() for file in files):
+        raise InvalidInput(f"{folder.name} holds no trained adapter yet.", "It is there after the first validation.")
+    place.parent.mkdir(parents=True, exist_ok=True)
+    half = Path(tempfile.mkdtemp(prefix=".half-", dir=place.parent))
+    try:
+        for file in files:
+            shutil.copyfile(folder / file, half / file)
+        half.rename(place)
+    finally:
+        shutil.rmtree(half, ignore_errors=True)
+    return place
+
+
+def delete_adapter(name: str) -> None:
+    """Delete an adapter that was made here.
+
+    Raises:
+        InvalidInput: there is none of that name among the user's own.
+    """
+    entry = adapters().get(name)
+    if entry is None or not entry["user"]:
+        raise InvalidInput(f"There is no adapter {name!r} of your own.", "Shipped adapters stay.")
+    shutil.rmtree(entry["path"], ignore_errors=True)
+
+
 def adapters_for(facts: ModelFacts) -> dict[str, dict[str, Any]]:
-    """Return the shipped adapters whose base model has the shape of this one.
+    """Return the adapters whose base model has the shape of this one.
 
     The shape alone does not tell Base from Instruct: loading an adapter compares the weights too.
     """

@@ -83,7 +83,7 @@ def capture_trace(
     support = variant.supports(facts)
     if not support.ok:
         raise Unsupported(f"{variant.name} cannot serve {loaded.name}: {support.reason}")
-    text, tokens = _tokens(loaded.tokenizer, text, limit)
+    text, tokens = first_tokens(loaded.tokenizer, text, limit)
     count = len(tokens)
     check_length(count, facts.context)
     routers = getattr(getattr(adapter, "config", None), "routers", 1)
@@ -169,7 +169,7 @@ def capture_trace(
     return Trace(provenance, text, list(tokens.text), arrays, token_texts(loaded.tokenizer, shown))
 
 
-def _tokens(tokenizer: Any, text: str, limit: int | None) -> tuple[str, Tokens]:
+def first_tokens(tokenizer: Any, text: str, limit: int | None) -> tuple[str, Tokens]:
     """The text's tokens, and the text that they are: at most ``limit``, ending with a whole character."""
     from focus_core.models.tokens import PREFIX_CHARACTERS, Tokens, tokenize
 

@@ -11,7 +11,7 @@ import torch
 from focus_core.routing.router import Router
 from focus_core.routing.sets import members, top_groups
 
-METHODS = ("bias", "sinkhorn", "none")
+METHODS = ("bias", "sinkhorn", "loss", "none")
 _SINKHORN_ITERATIONS = 10
 _SINKHORN_TEMPERATURE = 0.05
 _SINKHORN_MOMENTUM = 0.1
@@ -26,37 +26,81 @@ class LoadMeter:
         key_topk: groups a key joins when served.
         sinks: first real keys of each row that are not counted.
         keep_logits: keep a sample of each layer's key logits, for Sinkhorn duals.
+        temperature: of the soft shares in the balance loss, for a meter that is asked for it; None keeps no loss.
     """
 
-    def __init__(self, router: Router, key_topk: int, sinks: int, keep_logits: bool = False) -> None:
+    def __init__(
+        self,
+        router: Router,
+        key_topk: int,
+        sinks: int,
+        keep_logits: bool = False,
+        temperature: float | None = None,
+    ) -> None:
         self.router, self.key_topk, self.sinks, self.keep_logits = router, key_topk, sinks, keep_logits
+        self.temperature = temperature
         self.reset()
 
     def reset(self) -> None:
         """Start counting again."""
         self.load = torch.zeros_like(self.router.bias)
         self.logits: dict[int, torch.Tensor] = {}
+        self._losses: list[torch.Tensor] = []
 
-    @torch.no_grad()
     def record(self, call, variant) -> None:
         """Count one layer's call; native layers have no groups."""
         if call.sliding_window is not None:
             return
-        logits, _ = self.router.logits(call.layer, call.hidden)
+        with torch.set_grad_enabled(self.temperature is not None and torch.is_grad_enabled()):
+            logits, _ = self.router.logits(call.layer, call.hidden)
+            held, counted = self._count(call, logits.detach())
+            if self.temperature is not None:
+                self._losses.append(balance_loss(logits, held, counted, self.temperature))
+
+    def _count(self, call, logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Add to the load; the groups of counted tokens (B, R, N, K), and which tokens are counted (B, 1, N, 1)."""
         first = call.first_key if call.first_key is not None else torch.zeros(len(logits), device=logits.device)
         position = torch.arange(logits.shape[2], device=logits.device)[None] - first[:, None]
         counted = (position >= self.sinks)[:, None, :, None]
-        chosen = members(top_groups(logits, self.key_topk), logits.shape[-1])
-        self.load[call.layer] += (chosen & counted).sum((0, 2))
+        held = members(top_groups(logits, self.key_topk), logits.shape[-1]) & counted
+        self.load[call.layer] += held.sum((0, 2))
         if self.keep_logits:
             flat = logits.masked_fill(~counted, -torch.inf).transpose(0, 1).flatten(1, 2)
             step = max(1, flat.shape[1] // _SINKHORN_TOKENS)
             self.logits[call.layer] = flat[:, ::step] - self.router.bias[call.layer][:, None]
+        return held, counted
+
+    def take_loss(self) -> torch.Tensor | None:
+        """The balance loss of what was recorded since the last time, mean over layers; None where none is kept."""
+        losses, self._losses = self._losses, []
+        return torch.stack(losses).mean() if losses else None
 
     def share(self) -> torch.Tensor:
         """(L, R, K) share of each group's load over its fair one: 1 is balanced, K is collapse."""
         total = self.load.sum(-1, keepdim=True)
         return torch.where(total > 0, self.load * self.load.shape[-1] / total.clamp_min(1), torch.ones_like(self.load))
+
+
+def balance_loss(logits: torch.Tensor, held: torch.Tensor, counted: torch.Tensor, temperature: float) -> torch.Tensor:
+    """The usual soft constraint (Switch Transformer): K sum_c f_c p_c, 1 when balanced and K when collapsed.
+
+    f is the hard share, which has no gradient, and p the mean soft share, through which the gradient flows. Where
+    all soft shares are even the loss is at its least whatever the hard ones are: it can be met without balance.
+
+    Args:
+        logits: (B, R, N, K), bias included.
+        held: (B, R, N, K) bool, the served groups of counted tokens.
+        counted: (B, 1, N, 1) bool, tokens that are neither pads nor sinks.
+        temperature: of the soft shares.
+
+    Returns:
+        A scalar, mean over routers.
+    """
+    tokens = counted.sum().clamp_min(1)
+    soft = torch.where(counted, (logits / temperature).softmax(-1), 0.0).sum((0, 2)) / tokens
+    hard = held.sum((0, 2)).to(soft)
+    hard = hard / hard.sum(-1, keepdim=True).clamp_min(1)
+    return logits.shape[-1] * (hard * soft).sum(-1).mean()
 
 
 @torch.no_grad()

@@ -11,7 +11,7 @@ from focus_core.variants import Variant, make
 
 KINDS = ("router", "temperature")
 FORMS = ("directed", "shared", "paper")
-BALANCES = ("bias", "sinkhorn", "none")
+BALANCES = ("bias", "sinkhorn", "loss", "none")
 
 
 @dataclass(frozen=True)
@@ -28,8 +28,10 @@ class TrainSettings:
         learning_rate, warmup, clip: AdamW's peak rate, linear warm-up steps then cosine, gradient norm limit.
         temperature_start, temperature_end: of the soft memberships, geometric from one to the other.
         straight_through_from: share of the steps after which the forward pass is the served mask itself; 1 = never.
-        balance: what moves the bias: ``bias`` (sign of the hard-load error), ``sinkhorn`` (duals) or ``none``.
+        balance: what keeps groups even: a bias moved by ``bias`` (sign of the hard-load error) or ``sinkhorn`` (duals),
+            ``loss`` (a penalty beside the language model's loss, a soft constraint), or ``none``.
         balance_step_start, balance_step_end: size of a bias step, linear from one to the other.
+        balance_weight: of that penalty.
         validate_every, validation_windows: how often, and on how many windows, the SERVED perplexity is measured.
         checkpoint_every: steps between checkpoints; a killed run loses at most these.
         seed: of the initial weights and of the windows drawn.
@@ -57,6 +59,7 @@ class TrainSettings:
     balance: str = "bias"
     balance_step_start: float = 0.02
     balance_step_end: float = 0.002
+    balance_weight: float = 0.01
     validate_every: int = 50
     validation_windows: int = 8
     checkpoint_every: int = 100
@@ -76,6 +79,8 @@ class TrainSettings:
         for name in positive.split():
             if not getattr(self, name) > 0:
                 raise InvalidInput(f"Training setting {name} is {getattr(self, name)}.", "It must be more than 0.")
+        if not self.balance_weight >= 0:
+            raise InvalidInput(f"Training setting balance_weight is {self.balance_weight}.", "It can be 0 or more.")
         if max(self.query_topk, self.key_topk) > self.groups:
             raise InvalidInput(
                 f"A token cannot join {max(self.query_topk, self.key_topk)} of {self.groups} groups.",

@@ -35,13 +35,17 @@ class RoutedModel(nn.Module):
         super().__init__()
         self.base, self.adapter = base, adapter
 
-    def forward(self, ids: torch.Tensor, variant: Variant, recorder: Any = None) -> torch.Tensor:
-        """Mean next-token loss of ``ids`` (B, N) with the variant in the model."""
+    def forward(
+        self, ids: torch.Tensor, variant: Variant, meter: LoadMeter | None = None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Mean next-token loss of ``ids`` (B, N) with the variant in the model, and the balance loss (0 without)."""
         from focus_core.retrofit import retrofit
 
-        with retrofit(self.base, variant, adapter=self.adapter, recorder=recorder):
+        with retrofit(self.base, variant, adapter=self.adapter, recorder=meter):
             logits = self.base(input_ids=ids, use_cache=False).logits[:, :-1].float()
-        return F.cross_entropy(logits.flatten(0, 1), ids[:, 1:].flatten())
+        loss = F.cross_entropy(logits.flatten(0, 1), ids[:, 1:].flatten())
+        penalty = None if meter is None else meter.take_loss()
+        return loss, torch.zeros_like(loss) if penalty is None else penalty
 
 
 def new_adapter(facts: Any, settings: TrainSettings) -> Adapter:
@@ -65,6 +69,8 @@ def train(
     *,
     texts: str = "",
     on_step: Callable[[dict[str, Any]], None] | None = None,
+    watch: Callable[[int, Adapter, torch.Tensor | None], None] | None = None,
+    validate_start: bool = False,
     progress: Progress | None = None,
     cancel: Callable[[], bool] | None = None,
 ) -> Adapter:
@@ -80,6 +86,11 @@ def train(
         texts: what the ids are, for the record.
         on_step: told every step's metrics: step, loss, temperature, gate, largest_group (share over fair share), and
             on validation steps served_ppl, kept_pairs.
+        watch: shown the adapter before the first step of this process and after every step: steps done, the adapter
+            (to look at, not to change), and each group's load over its fair share (L, R, K); None before a step and
+            for a control without groups.
+        validate_start: measure the untrained adapter too, as step 0; ``on_step`` is then told its served_ppl,
+            kept_pairs and dense_ppl.
         progress: told the fraction done.
         cancel: asked every step; the checkpoint is written before Cancelled is raised.
 
@@ -104,6 +115,10 @@ def train(
     if state["dense_ppl"] is None:
         state["dense_ppl"] = validator.dense()
     started, before = time.monotonic(), state["seconds"]
+    if validate_start and state["step"] == 0 and on_step is not None:
+        on_step({"step": 0, "dense_ppl": state["dense_ppl"]} | validator.served())
+    if watch is not None:
+        watch(state["step"], adapter, None)
 
     def checkpoint() -> None:
         state["seconds"] = before + time.monotonic() - started
@@ -128,6 +143,8 @@ def train(
         state["log"].append(metrics)
         if on_step is not None:
             on_step(metrics)
+        if watch is not None:
+            watch(step + 1, adapter, None if meter is None else meter.share())
         if progress is not None:
             progress((step + 1) / settings.steps, f"Step {step + 1} of {settings.steps}, loss {metrics['loss']:.3f}")
         if (step + 1) % settings.checkpoint_every == 0:
@@ -162,7 +179,9 @@ def _new_state(
 
 def _check_same_run(out: Path, found: dict[str, Any], asked: dict[str, Any]) -> None:
     """Refuse to go on with another run than the one that the folder holds."""
-    changed = [name for name, value in asked["settings"].items() if found["settings"].get(name) != value]
+    # A setting that came with a later version had its default before.
+    before = {**TrainSettings().to_dict(), **found["settings"]}
+    changed = [name for name, value in asked["settings"].items() if before[name] != value]
     if changed:
         what = f"other settings ({', '.join(changed)})"
     elif found.get("model") != asked["model"]:
@@ -199,14 +218,17 @@ def _step(accelerator, routed, optimizer, meter, training_ids, settings, step) -
     variant = settings.variant_at(step)
     for group in optimizer.param_groups:
         group["lr"] = settings.learning_rate_at(step)
+    soft = settings.balance == "loss"
     if meter is not None:
         meter.reset()
+        meter.temperature = settings.temperature_at(step) if soft else None
     total = 0.0
     optimizer.zero_grad()
     for part in range(settings.accumulate):
-        ids = _draw(training_ids, settings, step, part, accelerator.process_index).to(accelerator.device)
-        loss = routed(ids, variant, meter)
-        accelerator.backward(loss / settings.accumulate)
+        ids = draw_windows(training_ids, settings, step, part, accelerator.process_index).to(accelerator.device)
+        loss, penalty = routed(ids, variant, meter)
+        whole = loss + settings.balance_weight * penalty if soft else loss
+        accelerator.backward(whole / settings.accumulate)
         total += accelerator.reduce(loss.detach(), "mean").item() / settings.accumulate
     if not math.isfinite(total):
         raise InvalidInput(f"The loss is {total} at step {step}.", "Lower the learning rate.")
@@ -230,7 +252,7 @@ def _step(accelerator, routed, optimizer, meter, training_ids, settings, step) -
     return metrics
 
 
-def _draw(ids: torch.Tensor, settings: TrainSettings, step: int, part: int, process: int) -> torch.Tensor:
+def draw_windows(ids: torch.Tensor, settings: TrainSettings, step: int, part: int, process: int) -> torch.Tensor:
     """(batch, context) windows; they depend on the step alone, so a resumed run sees what it would have seen."""
     generator = torch.Generator().manual_seed(((settings.seed * 1_000_003 + step) * 101 + part) * 1_009 + process)
     starts = torch.randint(0, len(ids) - settings.context + 1, (settings.batch,), generator=generator)

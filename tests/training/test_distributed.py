@@ -46,7 +46,7 @@ def go(out: Path, batch: int, balance: str, stop_after: int = -1) -> None:
 def every_run(out: str) -> None:
     """What one of two processes does; starting processes takes far longer than their runs."""
     torch.set_num_threads(1)
-    trainer._draw = draw_rows
+    trainer.draw_windows = draw_rows
     for balance in BALANCES:
         go(Path(out) / balance, 1, balance)
     try:
@@ -88,7 +88,7 @@ def two(tmp_path_factory) -> Path:
 
 @pytest.mark.parametrize("balance", BALANCES)
 def test_two_processes_are_one_with_both_batches(balance, two, tmp_path, monkeypatch):
-    monkeypatch.setattr(trainer, "_draw", draw_rows)
+    monkeypatch.setattr(trainer, "draw_windows", draw_rows)
     go(tmp_path, 2, balance)
     wanted, found = load_file(tmp_path / FILE), load_file(two / balance / FILE)
     assert list(wanted) == list(found)

@@ -26,7 +26,9 @@ def test_what_must_be_positive(name, value):
     [
         ({"kind": "kmeans"}, "kind is 'kmeans'. It can be router, temperature"),
         ({"form": "soft"}, "form is 'soft'. It can be directed, shared, paper"),
-        ({"balance": "loss"}, "balance is 'loss'. It can be bias, sinkhorn, none"),
+        ({"balance": "fair"}, "balance is 'fair'. It can be bias, sinkhorn, loss, none"),
+        ({"balance_weight": -0.1}, "balance_weight is -0.1"),
+        ({"balance_weight": math.nan}, "balance_weight is nan"),
         ({"query_topk": 5}, "cannot join 5 of 4 groups"),
         ({"key_topk": 9}, "cannot join 9 of 4 groups"),
         ({"form": "shared"}, "query_topk 2 and key_topk 1 must be equal"),

@@ -202,7 +202,7 @@ def test_accumulating_twice_is_a_batch_twice_as_large(balance, tmp_path, monkeyp
         rows = torch.arange(4) if chosen.batch == 4 else torch.arange(2) + 2 * part
         return torch.stack([text[7 * r + 3 * step :][:48] for r in rows.tolist()])
 
-    monkeypatch.setattr(trainer, "_draw", draw)
+    monkeypatch.setattr(trainer, "draw_windows", draw)
     runs = {}
     for name, changes in (("twice", {"batch": 2, "accumulate": 2}), ("large", {"batch": 4})):
         seen: list[dict] = []
@@ -219,15 +219,15 @@ def test_accumulating_twice_is_a_batch_twice_as_large(balance, tmp_path, monkeyp
 
 def test_windows_depend_on_step_part_and_process_alone():
     text, chosen = ids(1000), settings(batch=3)
-    first = trainer._draw(text, chosen, 5, 0, 0)
+    first = trainer.draw_windows(text, chosen, 5, 0, 0)
     assert first.shape == (3, 48)
-    assert torch.equal(first, trainer._draw(text, chosen, 5, 0, 0))
+    assert torch.equal(first, trainer.draw_windows(text, chosen, 5, 0, 0))
     for other in ((6, 0, 0), (5, 1, 0), (5, 0, 1)):
-        assert not torch.equal(first, trainer._draw(text, chosen, *other))
+        assert not torch.equal(first, trainer.draw_windows(text, chosen, *other))
     starts = [(text.unfold(0, 48, 1) == row).all(1).nonzero().item() for row in first]
     assert len(set(starts)) == 3
     # The last window can be drawn: 2 starts, 1 - 2^-40 to see both in 40 draws.
-    edge = torch.cat([trainer._draw(text[:49], chosen, s, 0, 0) for s in range(40)])
+    edge = torch.cat([trainer.draw_windows(text[:49], chosen, s, 0, 0) for s in range(40)])
     assert {row[0].item() for row in edge} == {text[0].item(), text[1].item()}
 
 
