@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 
@@ -28,10 +29,8 @@ def test_importing_it_and_reading_a_trace_class_loads_no_torch():
 
 
 def test_settings_come_from_the_adapter_and_then_from_the_caller():
-    class Adapter:
-        serve = {"window": 16, "sinks": 2}
-
-    variant = focus_core.make("focus", Adapter(), window=8)
+    adapter = SimpleNamespace(serve={"window": 16, "sinks": 2})
+    variant = focus_core.make("focus", adapter, window=8)
     assert (variant.window, variant.sinks) == (8, 2)
 
 

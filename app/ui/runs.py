@@ -40,6 +40,10 @@ def run_box(page: Page) -> None:
     job_id = selection.asked(request)
     job = page.engine.get(job_id) if job_id else None
     with st.container(key="run_box"):
+        if page.source and page.source.current and page.source.kind == "opened":
+            name = st.session_state["_opened"].get("name", "a file")
+            st.caption(f":material/folder_open: Read from {plain(name)}; it needs no model.")
+            return
         if job is not None and not job.finished:
             prepare = _preparation(page)
             if prepare is not None and not prepare.finished:
@@ -48,10 +52,6 @@ def run_box(page: Page) -> None:
                 st.button("Stop", key="run_stop", icon=":material/stop_circle:", on_click=stop, args=(page, job_id))
             else:
                 job_status(page.engine, job_id, key="run", what="the run", session=page.session)
-            return
-        if page.source and page.source.current and page.source.kind == "opened":
-            name = st.session_state["_opened"].get("name", "a file")
-            st.caption(f":material/folder_open: Read from {plain(name)}; it needs no model.")
             return
         if page.source and page.source.current and page.source.kind == "live":
             p = page.source.trace.provenance
@@ -108,6 +108,10 @@ def ways_out(page: Page, words: str) -> None:
                 on_click=texts.set_limit,
                 args=(page.text.text, count),
             )
+    if "needs a trained adapter" in words:
+        from app.ui.groups import ways
+
+        ways.without_groups(page, "way_groups")
     if page.text is None or page.text.name is None:
         st.button("Take a shipped passage", key="way_text", on_click=use_text, args=(texts.names()[0],))
     if page.variant != "dense":

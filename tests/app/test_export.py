@@ -1,0 +1,141 @@
+"""Files of what is drawn: pages that load nothing, tables, and the report of a run."""
+
+import json
+import re
+import shlex
+
+import numpy as np
+import pandas as pd
+import plotly.graph_objects as go
+import pytest
+
+from analysis import report
+from analysis.tables import figure_rows, token_rows
+from app.ui import export, save
+from app.ui.report import page_of
+from app.ui.strip import part
+from app.ui.strip.data import strip_data
+from focus_core.errors import InvalidInput
+from tests.app.opening import app
+from tests.app.synthetic import make_trace
+
+TEXT = "The town slept <b>under</b> snow & ice; “nobody” spoke. " * 60
+_LOADS = re.compile(r"""(?:src|href)\s*=\s*["']?(?:https?:)?//|@import|url\(["']?(?:https?:)?//""")
+
+
+@pytest.fixture
+def trace():
+    return make_trace(TEXT)
+
+
+def own(page: str) -> str:
+    """A page without plotly.js, which names addresses that it does not load."""
+    return re.sub(r"<script[^>]*>/\*\*\s*\n?\* plotly\.js.*?</script>", "", page, flags=re.S)
+
+
+def figure():
+    made = go.Figure()
+    made.add_scatter(x=[1, 2], y=[3.0, 4.0], name="line", error_y={"array": [0.1, 0.2]})
+    made.add_heatmap(z=[[1, 2], [3, None]], x=["a", "b"], name="map")
+    return made
+
+
+def test_a_figures_table_has_a_row_a_point_and_a_row_a_cell():
+    table = figure_rows(figure())
+    assert list(table["trace"]) == ["line"] * 2 + ["map"] * 4
+    assert table[table["trace"] == "map"][["x", "y", "z"]].values.tolist()[1] == ["b", 0, 2]
+    assert list(table["error_y_array"])[:2] == [0.1, 0.2]
+    assert figure_rows(go.Figure()).empty
+
+
+def test_rows_of_ones_own_win_and_are_made_only_when_asked_for():
+    asked = []
+
+    def rows():
+        asked.append(1)
+        return pd.DataFrame({"a": [1]})
+
+    makers = export.figure_makers(figure(), "f", rows)
+    assert asked == []
+    assert makers["csv"](False) == "a\n1\n"
+    assert asked == [1]
+
+
+@pytest.mark.parametrize("dark", [False, True])
+def test_a_figures_page_holds_its_script_font_and_theme_and_loads_nothing(dark):
+    page = export.figure_page(figure(), "Ti<tle", dark=dark)
+    assert "Ti&lt;tle" in page
+    assert "@font-face" in page
+    assert "Plotly.newPlot" in page
+    assert export.THEMES["dark" if dark else "light"]["background"] in page
+    assert not _LOADS.search(own(page))
+    assert len(page) < 6e6
+
+
+def test_the_strips_page_holds_its_data_and_no_token_can_end_its_script(trace):
+    data = strip_data(trace, 1)
+    page = export.document("x", part(data))
+    assert not _LOADS.search(page)
+    inside = re.search(r'<script type="application/json"[^>]*>(.*?)</script>', page, re.S).group(1)
+    assert "<" not in inside
+    assert json.loads(inside)["cells"] == data["cells"]
+    assert "export default" not in page
+
+
+def test_a_tokens_table_has_groups_and_likelihoods(trace):
+    table = token_rows(trace, 1, 2)
+    assert len(table) == len(trace)
+    assert list(table["token"]) == trace.tokens
+    assert np.isnan(table["nll"].iloc[0])
+    assert table["nll"].iloc[1] == trace.arrays["nll"][0]
+    assert set(table["groups"]) <= set("ABCDEFGHIJKLMNOP")
+
+
+def test_the_report_says_what_ran_how_to_repeat_it_and_shows_everything_in_one_file(trace):
+    page = page_of(trace, 1)
+    assert len(page.encode()) < 6e6
+    assert not _LOADS.search(own(page))
+    for said in ("What ran", "Pairs computed", "Dense attention kept", "Perplexity against dense", "Tokens that paid"):
+        assert said in page
+    assert "--set window=64" in page
+    assert "&lt;b&gt;" in page or "<b>under" not in own(page)
+    assert page.count("Plotly.newPlot(") >= 2
+
+
+def test_the_command_of_a_run_is_one_that_the_command_line_takes(trace):
+    from focus_core.cli import parser
+
+    words = shlex.split(report.command(trace))
+    assert words[:3] == ["python", "-m", "focus_core"]
+    assert parser().parse_args(words[3:]).variant == "focus"
+
+
+def test_worst_tokens_are_the_worst_first(trace):
+    change = trace.arrays["dense_nll"] - trace.arrays["nll"]
+    rows = report.worst_tokens(trace, 0, count=5)
+    assert rows[0]["Place"] == f"{int(np.argmin(change)) + 2:,}"
+    assert len(rows) == 5
+
+
+def test_what_cannot_be_made_is_a_sentence():
+    def fails(dark):
+        raise InvalidInput("There is nothing.", "Run it.")
+
+    def breaks(dark):
+        raise KeyError("x")
+
+    assert save.made("csv", fails, False) == {"error": "There is nothing. Run it."}
+    assert save.made("html", breaks, False) == {"error": "The file could not be made (KeyError)."}
+
+
+def test_file_names_are_plain():
+    assert save.file_name("“Emma”, Focus/K=16: layer 3") == "emma-focus-k-16-layer-3"
+    assert save.file_name("…") == "figure"
+
+
+def test_the_sidebar_offers_the_run_as_files(monkeypatch):
+    with app(monkeypatch) as start:
+        at = start()
+        labels = [element.proto.label for element in at.get("download_button")]
+        assert any(label.startswith("Trace file (") for label in labels)
+        assert "Report (one HTML file)" in labels

@@ -1,0 +1,238 @@
+"""Links, runs that are opened again, Trace files, and what becomes of values that do not exist."""
+
+import io
+import zipfile
+
+import numpy as np
+import pytest
+
+from app.ui import engine as engines
+from app.ui import links, reopen, selection
+from app.ui.sidebar import is_hub_id
+from focus_core.errors import InvalidInput, TooLarge
+from focus_core.trace_files import MAX_BYTES, open_trace
+from tests.app.opening import app, engine, said
+from tests.app.synthetic import make_trace
+from tests.tiny import save_tiny
+
+OWN = "A quiet sentence that is mine alone. " * 60
+
+
+@pytest.fixture
+def start(monkeypatch):
+    with app(monkeypatch) as open_app:
+        yield open_app
+
+
+def run_own(at):
+    at.sidebar.text_area(key="own_text").input(OWN)
+    at.run()
+    return at.button(key="run_now").click().run()
+
+
+def test_every_live_run_that_is_shown_has_its_id_in_the_link(start):
+    at = start()
+    at.run()
+    first = at.query_params["run"]
+    assert engine().find(first).request["text_name"] == "persuasion opening"
+    at.sidebar.selectbox(key="text").select("brown news opening").run()
+    assert "run" not in at.query_params
+    at.button(key="run_now").click().run()
+    assert at.query_params["run"] != first
+
+
+def test_a_run_alone_sets_text_settings_and_picture_and_the_text_stays_out_of_the_link(start):
+    at = start(text="own")
+    at.sidebar.number_input(key="focus.directed-k16.window").set_value(32)
+    at = run_own(at)
+    run = at.query_params["run"]
+    assert "quiet" not in str(dict(at.query_params))
+    other = start(run=run, layer="2", head="3", tok="12")
+    assert other.sidebar.text_area(key="own_text").value == OWN
+    assert other.sidebar.number_input(key="focus.directed-k16.window").value == 32
+    assert other.sidebar.slider(key="layer").value == 2
+    assert other.sidebar.selectbox(key="head").value == "3"
+    assert other.session_state["_select"][0] == 11
+    assert "live" in said(other)
+    assert "has not run yet" not in said(other)
+    assert other.query_params["run"] == run
+
+
+def test_a_page_loaded_again_during_a_run_of_ones_own_text_joins_it(start):
+    at = run_own(start(text="own", seconds=1000))
+    run = at.query_params["run"]
+    again = start(run=run, seconds=1000)
+    assert again.sidebar.text_area(key="own_text").value == OWN
+    assert again.button(key="run_stop")
+    assert len([kind for kind, request in engine().submitted if kind == "trace" and request["text"]]) == 1
+
+
+def test_a_run_that_is_gone_is_said_and_the_rest_of_the_link_is_used(start):
+    at = start(run="f" * 32, text="brown news opening")
+    assert f"The run {'f' * 12} of the link is not on this machine" in said(at)
+    assert at.sidebar.selectbox(key="text").value == "brown news opening"
+    assert not at.error
+
+
+def test_a_link_with_a_hub_model_sets_it_and_a_path_is_refused(start):
+    at = start(hub="someone/some-model")
+    assert at.sidebar.text_input(key="model_id").value == "someone/some-model"
+    assert at.query_params["hub"] == "someone/some-model"
+    at = start(hub="/etc/passwd")
+    assert "hub /etc/passwd is no model id" in said(at)
+
+
+def test_a_path_of_this_machine_never_stands_in_a_link(start, tmp_path):
+    save_tiny(tmp_path / "m")
+    at = start(model="another")
+    at.sidebar.text_input(key="model_id").input(str(tmp_path / "m")).run()
+    assert str(tmp_path) not in str(dict(at.query_params))
+    assert not is_hub_id(str(tmp_path / "m"))
+    assert not is_hub_id("hf_token")
+    assert not is_hub_id("../up")
+
+
+def test_another_model_takes_the_nearest_layer_and_head_and_says_so(start, tmp_path):
+    save_tiny(tmp_path / "m", layers=2, heads=4, kv_heads=2)
+    at = start(layer="3", head="5")
+    at.sidebar.selectbox(key="model").select("another").run()
+    at.sidebar.text_input(key="model_id").input(str(tmp_path / "m")).run()
+    assert "This model has 2 layers: layer 3 does not exist; showing 1." in said(at)
+    assert "This model has 4 query heads: head 5 does not exist; showing all heads." in said(at)
+    at.button(key="notices_ok").click().run()
+    assert "does not exist" not in said(at)
+
+
+# ---- Trace files ---------------------------------------------------------------------------------------------------
+
+
+class Upload:
+    def __init__(self, raw, name="mine.npz"):
+        self.raw, self.name = raw, name
+
+    def getvalue(self):
+        return self.raw
+
+
+def saved(tmp_path, **options):
+    path = make_trace("The small town slept under snow. " * 80, **options).save(tmp_path / "t.npz")
+    return path.read_bytes()
+
+
+def test_a_trace_file_is_shown_without_a_model_or_a_run(start, tmp_path):
+    raw = saved(tmp_path, variant="focus", model="nowhere/unknown-model", query_topk=3)
+    at = start(seconds=1000)
+    before = len(engine().submitted)
+    opened = tmp_path / "o.npz"
+    opened.write_bytes(raw)
+    at.session_state["_opened"] = {"path": str(opened), "kind": "opened", "name": "mine.npz"}
+    at.run()
+    assert not at.exception
+    assert "opened" in said(at)
+    assert "Read from mine.npz; it needs no model." in said(at)
+    assert len(engine().submitted) == before
+
+
+def test_an_uploaded_file_sets_the_controls_or_says_what_is_wrong(monkeypatch, tmp_path):
+    state = {}
+    monkeypatch.setattr(reopen.st, "session_state", state)
+    monkeypatch.setattr(links.st, "session_state", state)
+    raw = saved(tmp_path, text_name=None, adapter="gone-adapter")
+    state[reopen.FILE] = Upload(raw)
+    reopen.from_file()
+    assert state["_opened"]["kind"] == "opened"
+    assert state["own_text"].startswith("The small town")
+    assert any("gone-adapter, are not on this machine" in notice for notice in state["_notices"])
+    state[reopen.FILE] = Upload(b"not a zip", "holiday.npz")
+    reopen.from_file()
+    assert state["_notices"][-1].startswith("holiday.npz: This is not a Trace file")
+
+
+def rewritten(tmp_path, change):
+    with np.load(io.BytesIO(saved(tmp_path))) as data:
+        arrays = {name: data[name] for name in data.files}
+    change(arrays)
+    path = tmp_path / "changed.npz"
+    np.savez(path, **arrays)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (lambda a: a.pop("document"), "is not a Trace file"),
+        (lambda a: a.update(nll=a["nll"][:-3]), "nll has the shape"),
+        (lambda a: a.update(key_bits=a["key_bits"][:2]), "key_bits has the shape"),
+        (lambda a: a.pop("kept_pairs"), "kept_pairs is missing"),
+        (lambda a: a.update({"queries.99": a["queries.1"]}), "queries.99 belongs to no layer"),
+        (lambda a: a.update(nll=np.array(["x"] * len(a["nll"]))), "not numbers"),
+    ],
+)
+def test_a_wrong_file_is_one_sentence(tmp_path, change, why):
+    with pytest.raises(InvalidInput, match=why):
+        open_trace(rewritten(tmp_path, change))
+
+
+def test_nothing_is_unpickled_and_sizes_have_limits(tmp_path, monkeypatch):
+    path = rewritten(tmp_path, lambda a: a.update(evil=np.array([{"a": 1}], dtype=object)))
+    with pytest.raises(InvalidInput, match="not a Trace file"):
+        open_trace(path)
+    large = tmp_path / "large.npz"
+    with large.open("wb") as file:
+        file.truncate(MAX_BYTES + 1)
+    with pytest.raises(TooLarge, match="a Trace has 268 MB at most"):
+        open_trace(large)
+    bomb = tmp_path / "bomb.npz"
+    with zipfile.ZipFile(bomb, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("document.npy", b"\0" * 4096)
+    monkeypatch.setattr("focus_core.trace_files.MAX_UNPACKED", 1000)
+    with pytest.raises(TooLarge, match="Unpacked, the file has"):
+        open_trace(bomb)
+
+
+# ---- who asks ------------------------------------------------------------------------------------------------------
+
+
+def test_a_browser_is_the_same_asker_after_a_reload(monkeypatch):
+    def cookie(mask: bytes) -> str:
+        token = b"0123456789abcdef"
+        return f"2|{mask.hex()}|{bytes(t ^ mask[i % 4] for i, t in enumerate(token)).hex()}|1700000000"
+
+    class Context:
+        cookies: dict
+
+    monkeypatch.setattr(engines.st, "context", Context)
+    found = set()
+    for mask in (b"abcd", b"wxyz"):
+        Context.cookies = {"_streamlit_xsrf": cookie(mask)}
+        found.add(engines._browser())
+    assert len(found) == 1
+    assert len(found.pop()) == 32
+    for bad in ("", "2|zz|zz|1", "1"):
+        Context.cookies = {"_streamlit_xsrf": bad}
+        assert engines._browser() == ""
+
+
+def test_the_last_page_of_a_browser_lets_go_of_its_jobs(monkeypatch):
+    released = []
+    monkeypatch.setattr(engines, "get_engine", lambda: type("E", (), {"release": staticmethod(released.append)}))
+    engines._live["browser"] = 2
+    engines._ended("browser")
+    assert released == []
+    engines._ended("browser")
+    assert released == ["browser"]
+
+
+def test_a_run_behind_the_models_preparation_can_be_stopped(start):
+    at = start(seconds=1000)
+    assert "preparation" in str([p.text for p in at.get("progress")]) or at.button(key="run_stop")
+    at.button(key="run_stop").click().run()
+    trace = next(job for job in engine().jobs.values() if job.kind == "trace")
+    assert trace.state == "cancelled"
+    assert "The run was cancelled" in said(at)
+
+
+def test_shipped_traces_are_not_opened_runs(start):
+    at = start(seconds=1000)
+    assert "run" not in at.query_params
+    assert selection.shipped()
