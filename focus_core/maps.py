@@ -22,7 +22,10 @@ EPOCHS = 200
 """UMAP's own choice for large sets; 500, its choice for small ones, takes twice as long and moves little."""
 FEWEST = 3 * NEIGHBOURS
 """Distinct points below which neighbourhoods say nothing, and principal axes are taken."""
+PREPARING_SECONDS = 10.0
+"""Import of umap and its compilation, once a process."""
 _PLACED_AT_ONCE = 2_048
+_prepared = False
 
 
 @dataclass(frozen=True)
@@ -67,6 +70,17 @@ def principal_axes(points: np.ndarray, centroids: np.ndarray) -> tuple[np.ndarra
     placed = ((flat - centre) @ axes.T).reshape(*points.shape[:-1], 2)
     beside = (np.asarray(centroids, np.float64).reshape(-1, flat.shape[1]) - centre) @ axes.T
     return placed.astype(np.float32), beside.astype(np.float32), share
+
+
+def prepare_umap(progress: Callable[[float, str], None] | None = None) -> None:
+    """Import umap and let it compile, which takes about 10 seconds once a process; nothing after that."""
+    global _prepared
+    if not _prepared:
+        if progress is not None:
+            progress(0.0, f"Preparing UMAP: about {PREPARING_SECONDS:.0f} s the first time.")
+        points = np.random.default_rng(SEED).standard_normal((1, 2 * FEWEST, 4))
+        joint_map(points, points[0, :1])
+        _prepared = True
 
 
 def joint_map(

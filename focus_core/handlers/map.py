@@ -16,11 +16,9 @@ import numpy as np
 from focus_core.errors import InvalidInput
 from focus_core.jobs.costs import Estimate, Host
 from focus_core.jobs.files import user_path
-from focus_core.maps import EPOCHS, FIT_TOKENS, joint_map
+from focus_core.maps import EPOCHS, FIT_TOKENS, PREPARING_SECONDS, joint_map, prepare_umap
 from focus_core.trace import Trace
 
-_FIRST_SECONDS = 10.0
-"""Import of umap and its compilation, in a worker that has not drawn a map yet."""
 _SECONDS_PER_EPOCH_AND_POINT = 2.2e-6
 _SECONDS_PER_PLACED = 3e-4
 _BYTES = 400_000_000
@@ -40,7 +38,8 @@ def estimate(request: dict[str, Any], host: Host) -> Estimate:
         seconds = EPOCHS * points * _SECONDS_PER_EPOCH_AND_POINT + 1e-7 * points**2 + _SECONDS_PER_PLACED * placed
         return seconds, _BYTES + distances
 
-    return host.fit("map", cost, tokens, fixed=(_FIRST_SECONDS, 0))
+    detail = f"{PREPARING_SECONDS:.0f} s of it prepare UMAP the first time"
+    return host.fit("map", cost, tokens, detail=detail, fixed=(PREPARING_SECONDS, 0))
 
 
 def identity(request: dict[str, Any]) -> Any:
@@ -53,17 +52,20 @@ def run(request: dict[str, Any], context: Any) -> dict[str, Any]:
     """Draw the map and leave it in the store."""
     began = time.monotonic()
     path, layer, router = _checked(request)
-    context.progress(0.0, "Reading the Trace.")
     trace = Trace.load(path)
     points = trace.routing_points(layer)
     if points is None:
         raise _no_points(trace.arrays, layer)
     if router >= points.shape[1]:
         raise InvalidInput(f"There is no router {router}.", f"Layer {layer} has {points.shape[1]}.")
+    began_umap = time.monotonic()
+    prepare_umap(context.progress)
+    context.loading_seconds += time.monotonic() - began_umap  # the next map does not take it again
+    context.check()
     found = joint_map(
         points[:, router],
         trace.arrays[f"centroids.{layer}"][router],
-        progress=context.progress,
+        progress=lambda share, sentence: context.progress(0.4 + 0.55 * share, sentence),
         cancel=context.cancelled,
     )
     context.progress(0.98, "Saving.")

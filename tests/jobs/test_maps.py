@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from analysis.projection import principal_map, recorded_map, same_groups
-from focus_core import handlers
+from focus_core import handlers, maps
 from focus_core.errors import Cancelled, InvalidInput
 from focus_core.jobs import Engine, Host
 from focus_core.maps import joint_map, principal_axes
@@ -110,6 +110,14 @@ def test_a_map_can_be_stopped():
     assert len(calls) == 2
 
 
+def test_umap_is_prepared_once(monkeypatch):
+    said = []
+    monkeypatch.setattr(maps, "_prepared", False)
+    for _ in range(2):
+        maps.prepare_umap(lambda share, sentence: said.append(sentence))
+    assert said == ["Preparing UMAP: about 10 s the first time."]
+
+
 def test_principal_axes_are_those_of_sklearn():
     from sklearn.decomposition import PCA
 
@@ -152,7 +160,7 @@ def test_the_kind_of_work(traces, tmp_path):
     with Engine(tmp_path / "runs", device="cpu") as engine:
         job = finish(engine.submit("map", request), seconds=120)
         assert job.state == "done", job.error
-        assert "160 tokens" in job.estimate.sentence
+        assert "160 tokens, 10 s of it prepare UMAP the first time" in job.estimate.sentence
         assert (job.result["fitted"], job.result["method"]) == (160, "umap")
         assert job.result["seconds"] > 0
         with np.load(job.result["map"]) as found:
