@@ -24,6 +24,7 @@ def main(start: str = "overview") -> None:
     st.set_page_config(page_title="Focus Lab", page_icon=str(ROOT / "app" / "ui" / "icon.svg"), layout="wide")
     apply_theme()
     sections: dict[str, list] = {}
+    pages = {}
     for view in discover():
         page = st.Page(
             lambda view=view: guarded(lambda: _draw(view)),
@@ -32,8 +33,12 @@ def main(start: str = "overview") -> None:
             url_path=view.key,
             default=view.key == start,
         )
+        pages[view.key] = page
         sections.setdefault(view.section, []).append(page)
-    st.navigation(sections).run()
+    chosen = st.navigation(sections)
+    if (wanted := st.session_state.pop("_go", None)) in pages and pages[wanted] != chosen:
+        st.switch_page(pages[wanted])
+    chosen.run()
 
 
 def _draw(view: View) -> None:

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from focus_core.errors import Cancelled, FocusError
+from focus_core.jobs.files import write_json
 from focus_core.jobs.memory import release_memory
 from focus_core.jobs.store import default_root
 
@@ -180,7 +181,11 @@ class Worker:
             from focus_core import handlers
 
             module = handlers.handler(job["kind"])
-            context = Context(self, job["id"], self.store / job["key"], getattr(module, "RESUMES", False))
+            resumes = getattr(module, "RESUMES", False)
+            context = Context(self, job["id"], self.store / job["key"], resumes)
+            if resumes:
+                # So that the run can be found and go on also when this process and the engine are gone.
+                write_json(context.folder / "request.json", {"kind": job["kind"], "request": job["request"]})
             context.check()
             result = module.run(job["request"], context)
             seconds = time.monotonic() - began - context.loading_seconds

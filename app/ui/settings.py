@@ -14,6 +14,7 @@ from focus_core.variants import VARIANTS, config_fields
 DEFAULT = "focus"
 HIDDEN = ("backend", "gate", "temperature")
 """Settings that the command line has: what computes, and the soft gates that Compare has a tab for."""
+_KINDS = {"router": "trained router", "kmeans": "k-means fit", "temperature": "trained temperature"}
 _FORMS = {"directed": "Directed", "shared": "Shared", "paper": "Paper's form"}
 
 
@@ -115,7 +116,10 @@ def _read(raw: str, spec: dict[str, Any]) -> Any:
 
 def adapter_label(name: str) -> str:
     """A shipped adapter as people read it, from its own config: how its groups were learned, and how many."""
-    document = assets.adapters()[name]["config"]
+    entry = assets.adapters()[name]
+    document = entry["config"]
+    if entry.get("user"):
+        return f"{name} (made here)"
     config = document.get("config") or {}
     form, groups = str(config.get("form", "")), config.get("groups")
     if document.get("title"):
@@ -167,7 +171,7 @@ def off_training(variant: str, adapter: str | None, config: dict[str, Any]) -> b
 def _adapter(model: str, kind: str, notices: list[str]) -> str | None:
     names = list(adapters_for(model, kind))
     if not names:
-        st.caption(f"No trained {kind} ships for this model: choose another attention, or train one.")
+        st.caption(f"There is no {_KINDS.get(kind, kind)} for this model yet; the page offers to make one.")
         return None
 
     labels = {name: adapter_label(name) for name in names}
@@ -182,7 +186,7 @@ def _adapter(model: str, kind: str, notices: list[str]) -> str | None:
         format_func=label,
         key="adapter",
         bind="query-params",
-        help="Learned from text; the model's own weights were not touched. Their folders in `data/adapters`:\n"
+        help="Learned from text; the model's own weights were not touched. Their names on the command line:\n"
         + "".join(f"\n- {text}: `{name}`" for name, text in labels.items()),
     )
 

@@ -1,4 +1,4 @@
-"""Does one group take everything? The small shipped model with four ways of keeping its groups even.
+"""Does one group take everything? The small shipped model with several ways of keeping its groups even.
 
 Request: ``{settings: fields of CollapseSettings}``, all optional. Result: ``{records, about, complete}``, see
 ``focus_core.training.collapse.compare_balances``; every step's records are handed over as they are known.
@@ -17,8 +17,8 @@ from focus_core.jobs.costs import Estimate, Host, say_count
 
 MODEL = assets.DATA / "models" / "tiny-novels"
 """A million weights, trained on the training novels by ``data/build/collapse.py``."""
-LAYERS = 4
-DEFAULTS: dict[str, Any] = {"steps": 50, "batch": 4, "look_every": 10, "groups": 8, "weights": "moving"}
+LAYERS, BALANCINGS = 4, 5
+DEFAULTS: dict[str, Any] = {"steps": 40, "batch": 2, "look_every": 10, "groups": 8, "weights": "moving"}
 """A toy that takes well under a minute on two cores; the recorded experiments are larger."""
 FIELDS = ("steps", "batch", "groups", "look_every", "balance_weight", "seed")
 _STEP_SECONDS = 0.14
@@ -34,10 +34,10 @@ def estimate(request: dict[str, Any], host: Host) -> Estimate:
     need = 120_000_000 + 60_000_000 * fields["batch"]
     return host.fit(
         "collapse",
-        lambda steps: (4 * each * steps, need),
+        lambda steps: (BALANCINGS * each * steps, need),
         fields["steps"],
         "steps",
-        f"{say_count(4, 'balancings')}, {say_count(host.cores, 'cores')}",
+        f"{say_count(BALANCINGS, 'balancings')}, {say_count(host.cores, 'cores')}",
         fixed=(2.0, 0),
     )
 
@@ -51,7 +51,8 @@ def run(request: dict[str, Any], context: Any) -> dict[str, Any]:
 
     began = time.monotonic()
     fields = _fields(request)
-    moves = 0 if fields.pop("weights") == "moving" else None
+    moves = moves_from(fields)
+    del fields["weights"]
     settings = CollapseSettings(**fields, moves_from=moves)
     device = context.device or ("cuda" if torch.cuda.is_available() else "cpu")
     loaded, training, validation = load_tiny(device, _SPAN)
@@ -90,6 +91,11 @@ def load_tiny(device: Any = "cpu", characters: int | None = None) -> tuple[Any, 
     return loaded, ids(assets.training_text()[:characters]), ids(assets.validation_text()[:40_000])
 
 
+def moves_from(fields: dict[str, Any]) -> int | None:
+    """The step from which the model's weights are trained: never, from the start, or from half-way."""
+    return {"moving": 0, "late": fields["steps"] // 2}.get(fields["weights"])
+
+
 def _fields(request: dict[str, Any]) -> dict[str, Any]:
     """The settings, defaults filled in; refuses what is no setting or no whole number."""
     given = request.get("settings") or {}
@@ -103,6 +109,6 @@ def _fields(request: dict[str, Any]) -> dict[str, Any]:
             raise InvalidInput(f"{name} is {value!r}.", f"It can be 1 to {most:,}.")
     if fields["groups"] < 2:
         raise InvalidInput("One group is always even.", "Take 2 groups or more.")
-    if fields["weights"] not in ("moving", "frozen"):
-        raise InvalidInput(f"weights is {fields['weights']!r}.", "It can be frozen or moving.")
+    if fields["weights"] not in ("frozen", "moving", "late"):
+        raise InvalidInput(f"weights is {fields['weights']!r}.", "It can be frozen, moving or late.")
     return fields

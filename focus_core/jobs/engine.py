@@ -12,7 +12,7 @@ from typing import Any
 from focus_core import handlers
 from focus_core.errors import FocusError, InvalidInput
 from focus_core.jobs.costs import Estimate, Host, Observed, load_average, slowdown, usable_cores
-from focus_core.jobs.job import DONE, FAILED, Job, Problem
+from focus_core.jobs.job import CANCELLED, DONE, FAILED, Job, Problem
 from focus_core.jobs.lane import Lane
 from focus_core.jobs.process import WorkerProcess
 from focus_core.jobs.store import DEFAULT_BYTES, Store, default_root, key_of
@@ -100,6 +100,8 @@ class Engine:
                 if other.key == key and not other.finished:
                     other.sessions.add(session)
                     return other
+            if getattr(module, "RESUMES", False):
+                job.partial = self.store.partials(key)
             lane = self._lane(self._device_of(request))
             if len(lane.queued) >= _MAX_QUEUED:
                 full = InvalidInput(f"{_MAX_QUEUED} runs are waiting already.", "Try again when some have finished.")
@@ -157,6 +159,28 @@ class Engine:
         job.started = job.created
         job.end(DONE, result=run.result)
         return job
+
+    def key(self, kind: str, request: dict[str, Any]) -> str | None:
+        """``Job.key`` that the request would have; None where it cannot be run."""
+        try:
+            module = handlers.handler(kind, self._handlers)
+            return key_of(kind, request, module.identity(request) if hasattr(module, "identity") else None)
+        except (FocusError, TypeError, ValueError, KeyError, OSError):
+            return None
+
+    def recall(self, key: str) -> Job | None:
+        """The last run of that key, however it stands: also a cancelled or failed one, and one that another process
+        of the engine left unfinished (as a cancelled job with its partial results). None when there is none.
+        """
+        with self._lock:
+            known = [job for job in self._jobs.values() if job.key == key]
+        found = known[-1] if known else self.find(key)
+        if found is not None or (left := self.store.unfinished(key)) is None:
+            return found
+        asked, parts = left
+        job = Job(str(asked.get("kind")), asked.get("request") or {}, key, partial=parts)
+        job.end(CANCELLED)
+        return self._remember(job)
 
     def cancel(self, job_id: str, session: str | None = None) -> bool:
         """Stop a job; its partial results stay. Returns at once.

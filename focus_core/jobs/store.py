@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -87,6 +88,23 @@ class Store:
         except OSError:
             return None
         return Run(kept["kind"], kept["request"], result, kept["seconds"], kept["time"])
+
+    def unfinished(self, key: str) -> tuple[dict[str, Any], list[dict[str, Any]]] | None:
+        """Request and partial results of a run that was begun and can go on; None when there is none."""
+        if not key.isalnum():
+            return None
+        asked = read_json(self.folder(key) / "request.json")
+        parts = self.partials(key)
+        return (asked, parts) if isinstance(asked, dict) and parts else None
+
+    def partials(self, key: str) -> list[dict[str, Any]]:
+        """Partial results that an unfinished run left."""
+        found = []
+        with contextlib.suppress(OSError):
+            for line in (self.folder(key) / "partial.jsonl").read_text("utf-8").splitlines():
+                with contextlib.suppress(ValueError):
+                    found.append(json.loads(line))
+        return found
 
     def absolute(self, key: str, result: dict[str, Any]) -> dict[str, Any]:
         """The result with the files it names as absolute paths."""
