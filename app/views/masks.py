@@ -48,9 +48,10 @@ def render(page: Page) -> None:
     with st.container(key="masks_notices"):
         _notices(page, trace)
     # What has not run yet is asked for above the picture; how a run goes on is told below it.
-    if not page.source.current:
-        with st.columns([1, 1.4])[0]:
-            runs.run_box(page)
+    with st.container(key="masks_run"):
+        if not page.source.current:
+            with st.columns([1, 1.4])[0]:
+                runs.run_box(page)
     _picture(page)
     _figures(page, trace, layer, heads, lost)
     everywhere, distance = st.tabs(["Layers and heads", "By distance"], key="masks_tab", on_change="rerun")
@@ -117,23 +118,25 @@ def _mask_and_held(page: Page) -> None:
         chosen = second.choose(options)
     heads = heads_of(trace, page.head, router)
     pin, view = state.current(trace)
-    other = second.pattern_of(page, trace, options[chosen], layer) if chosen else None
-    name = _name(trace)
+    name, label, lost, said = _name(trace), "", None, ""
     pattern = trace.pattern(layer)
-    if other is not None:
-        found = words.overlay(pattern, other, heads[0], heads[0])
-        label = options[chosen].label
-        st.markdown(words.overlay_answer(found, name, label) + _their_mass(trace, layer, heads, other))
-        shares = {k: getattr(found, k) for k in ("both", "first", "second", "neither")}
-        lost, said = None, ""
-        if found.rows < found.count:
-            said = f"Shares from {found.rows:,} of {found.count:,} rows."
-    else:
-        label = ""
-        lost, said = lost_pairs.drawn(page, trace, layer, heads, pin, view)
-        shares = words.shares(pattern, heads[0], lost)
-        if lost is None and trace.provenance["variant"] != "dense":
-            _not_recorded(trace, layer)
+    # A container that is always there keeps the canvas's place among the elements, and so its view.
+    with st.container(key="masks_over"):
+        other = second.pattern_of(page, trace, options[chosen], layer) if chosen else None
+        if other is not None:
+            found = words.overlay(pattern, other, heads[0], heads[0])
+            label = options[chosen].label
+            if options[chosen].router is not None:
+                name, label = f"KV head {router}", f"KV head {options[chosen].router}"
+            st.markdown(words.overlay_answer(found, name, label) + _their_mass(trace, layer, heads, other))
+            shares = {k: getattr(found, k) for k in ("both", "first", "second", "neither")}
+            if found.rows < found.count:
+                said = f"Shares from {found.rows:,} of {found.count:,} rows."
+        else:
+            lost, said = lost_pairs.drawn(page, trace, layer, heads, pin, view)
+            shares = words.shares(pattern, heads[0], lost)
+            if f"queries.{layer}" not in trace.arrays and trace.provenance["variant"] != "dense":
+                _not_recorded(trace, layer)
     data = mask_data(
         trace,
         layer,

@@ -14,7 +14,8 @@ from focus_core import assets
 from focus_core.errors import FocusError, InvalidInput, TooLarge
 from focus_core.jobs.store import key_of
 from focus_core.variants import VARIANTS, config_fields
-from tests.app.synthetic import make_trace, split
+from tests.app.fake_groups import apply_edits, draw_map
+from tests.app.synthetic import make_dense, make_trace, split
 
 SECONDS = "FAKE_SECONDS"
 TOKENS = "FAKE_TOKENS"
@@ -110,6 +111,12 @@ class FakeEngine:
     def find(self, key: str) -> FakeJob | None:
         return next((job for job in self.jobs.values() if job.key == key and job.state in ("running", "done")), None)
 
+    def key(self, kind: str, request: dict[str, Any]) -> str:
+        return key_of(kind, request)
+
+    def recall(self, key: str) -> FakeJob | None:
+        return next((job for job in reversed(self.jobs.values()) if job.key == key), None)
+
     def cancel(self, job_id: str, session: str | None = None) -> bool:
         self.jobs[job_id].stopped = True
         return True
@@ -123,14 +130,21 @@ class FakeEngine:
         if kind == "prepare":
             return {"model": request["model"], "facts": {"layers": 4, "heads": 6, "kv_heads": 3}}
         path = self.folder / f"{len(self.jobs)}-{time.time_ns()}.npz"
-        make_trace(
+        if kind == "map":
+            return draw_map(path, request)
+        trace = make_trace(
             _text(request),
             **_arguments(request["config"]),
             limit=request.get("limit"),
             text_name=request["text_name"],
             variant=request["variant"],
             adapter=request["adapter"],
-        ).save(path)
+        )
+        if request["variant"] == "dense":
+            make_dense(trace)
+        if request.get("edits"):
+            apply_edits(trace, request["edits"])
+        trace.save(path)
         return {"trace": str(path)}
 
 

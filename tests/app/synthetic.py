@@ -127,6 +127,18 @@ def make_trace(
     return trace
 
 
+def make_dense(trace: Trace) -> None:
+    """Turn a Trace into one of dense attention: no groups, every pair kept."""
+    for name in [
+        n for n in trace.arrays if n.split(".")[0] in ("key_bits", "query_bits", "key_points", "query_points")
+    ]:
+        del trace.arrays[name]
+    trace.provenance.update(window=len(trace), sinks=0, groups=None)
+    for name in ("kept_pairs", "mass_kept"):
+        trace.arrays[name] = np.ones_like(trace.arrays[name])
+    trace.arrays["nll"] = trace.arrays["dense_nll"]
+
+
 def add_space(arrays, groups: int, dim: int, points: bool, maps: bool, rng) -> None:
     """Points near the centroid of a token's first group, and a map on which the groups lie on a ring."""
     angle = 2 * np.pi * np.arange(groups) / groups

@@ -43,6 +43,7 @@ class MaskCanvas extends Say {
     if (data.view && data.view[3] !== this.viewSerial) {
       this.viewSerial = data.view[3];
       this.view = this.inside({ i: data.view[0], j: data.view[1], span: data.view[2] });
+      this.tellView();
     }
     if (data.select && data.select[2] !== this.pinSerial) {
       this.pinSerial = data.select[2];
@@ -110,6 +111,7 @@ class MaskCanvas extends Say {
       over.style.height = base.style.height;
       stage.style.width = base.style.width;
     }
+    this.root.dataset.paints = String(Number(this.root.dataset.paints || 0) + 1);
     this.root.dataset.paintMs = (performance.now() - began).toFixed(1);
     this.minimap();
     this.mark();
@@ -225,10 +227,12 @@ class MaskCanvas extends Say {
     this.hideTip();
     this.repaint();
     clearTimeout(this.telling);
-    this.telling = setTimeout(() => {
-      const { i, j, span } = this.view;
-      this.send("view", span >= this.data.count ? null : [Math.round(i), Math.round(j), Math.round(span)]);
-    }, 500);
+    this.telling = setTimeout(() => this.tellView(), 500);
+  }
+
+  tellView() {
+    const { i, j, span } = this.view;
+    this.send("view", span >= this.data.count ? null : [Math.round(i), Math.round(j), Math.round(span)]);
   }
 
   // Zoom so that the pair at (y, x), as shares of the plot, stays where it is.
