@@ -9,6 +9,7 @@ import importlib.util
 import streamlit as st
 
 from analysis import grammar
+from analysis.agreement import MEASURES
 from app.ui import links, runs
 from app.ui.badges import badge_text
 from app.ui.groups import map as map_tab
@@ -38,6 +39,9 @@ def render(page: Page) -> None:
     notices: list[str] = []
     names = list(tabs())
     links.check(state.TAB, names, names[0], notices)
+    links.check(state.SIDE, state.SIDE_NAMES, "keys", notices, state.SIDE_NAMES.get)
+    links.check(state.MEASURE, MEASURES, "v_measure", notices, MEASURES.get)
+    links.check(state.SCOPE, state.SCOPES, "mean", notices, state.SCOPES.get)
     map_tab.colour_from_link(notices)
     if page.trace is not None:
         state.from_link(page.trace, page.source.current, notices)

@@ -16,7 +16,7 @@ from app.ui import selection, settings
 from app.ui.badges import badge
 from app.ui.figure import plot
 from app.ui.groups import shown as page_state
-from app.ui.groups.shown import SIDE_NAMES, Shown
+from app.ui.groups.shown import MEASURE, SCOPE, SCOPES, SIDE_NAMES, Shown
 from app.ui.groups.table import side_control
 from app.ui.guard import guarded, plain
 from app.ui.jobs import about, job_status
@@ -25,7 +25,7 @@ from app.ui.view import Page
 from focus_core.errors import FocusError
 from focus_core.trace import Trace
 
-MEASURE, PIECES, SCOPE = "measure", "pieces", "routers"
+PIECES = "pieces"
 
 
 def render(page: Page) -> None:
@@ -77,10 +77,10 @@ def _controls(shown: Shown) -> tuple[str, int | None, str, bool]:
         if router_count(shown.trace) > 1:
             scope = st.segmented_control(
                 "Routers",
-                ["mean", "one"],
+                list(SCOPES),
                 default="mean",
                 required=True,
-                format_func={"mean": "Mean of routers", "one": "This router"}.get,
+                format_func=SCOPES.get,
                 key=SCOPE,
                 bind="query-params",
                 label_visibility="collapsed",

@@ -29,6 +29,7 @@ from focus_core.maps import principal_axes
 from focus_core.trace import Trace
 
 KEY = "groups_map"
+_AXES = "_map_axes"
 
 
 @dataclass(frozen=True)
@@ -75,8 +76,7 @@ def _draw(page: Page) -> None:
             badge(placed.origin)
         st.caption(_meaning(placed), width="stretch")
         with st.container(key="groups_umap", width="content"):
-            if placed.method == "PCA":
-                _offer(page, shown)
+            _button(page, shown, placed)
     data = dict(_packed(shown.identity, shown.layer, shown.router, placed.method, placed.origin, shown, placed))
     # The colour that the link named: later ones are the browser's own, so that the data stays the same.
     data["colour"] = st.session_state.get("_colour", "group")
@@ -92,6 +92,8 @@ def _draw(page: Page) -> None:
     if after and after["serial"] == data["select"][2]:
         page_state.keep(after["group"], after["token"])
     page_state.to_link(shown.trace, page.source.current)
+    with st.container(key="groups_umap_job"):
+        _progress(page, shown)
     if len(shown.trace) > MAX_SHOWN:
         st.caption(f"The map shows the first {MAX_SHOWN:,} of {len(shown.trace):,} tokens.")
     _selected(shown)
@@ -125,10 +127,14 @@ def place(page: Page, shown: Shown) -> Placed | None:
     request = _request(page, shown)
     job_id = selection.asked(request)
     job = page.engine.get(job_id) if job_id else None
-    if job is not None and job.state == "done" and (path := (job.result or {}).get("map")) and Path(path).exists():
+    path = (job.result or {}).get("map") if job is not None and job.state == "done" else None
+    if path and Path(path).exists() and not st.session_state.get(_AXES):
         with np.load(path, allow_pickle=False) as found:
-            points, centroids, fitted = found["points"], found["centroids"], int(found["fitted"])
-        detail = f"Fitted on {fitted:,} of {len(trace):,} tokens."
+            points, centroids = found["points"], found["centroids"]
+        if job.result["method"] != "umap":
+            detail = "The text has too few different tokens for UMAP's neighbourhoods."
+            return Placed(points, centroids, "PCA", "live", detail)
+        detail = f"Fitted on {int(job.result['fitted']):,} of {len(trace):,} tokens, the others placed beside them."
         return Placed(points, centroids, "UMAP", "live", detail)
     axes = _axes(shown.identity, layer, router, trace)
     if axes is None:
@@ -192,25 +198,41 @@ def _request(page: Page, shown: Shown) -> dict[str, Any]:
     return {"trace": page.source.path, "layer": shown.layer, "router": shown.router}
 
 
-def _offer(page: Page, shown: Shown) -> None:
-    """The button for UMAP with its cost, or how far it is."""
+def _button(page: Page, shown: Shown, placed: Placed) -> None:
+    """Between the two ways of placing; the same height whatever it says, so that the map stays where it is."""
     request = _request(page, shown)
+    if f"map.{shown.layer}" in shown.trace.arrays or placed.origin == "recorded":
+        return
     job_id = selection.asked(request)
     job = page.engine.get(job_id) if job_id else None
-    if job is not None and not job.finished:
-        job_status(page.engine, job_id, key="umap_job", what="the map", session=page.session)
+    if job is not None and job.state == "done":
+        axes = bool(st.session_state.get(_AXES))
+        label = "UMAP" if axes else "Principal axes"
+        st.button(label, key="umap_turn", icon=":material/scatter_plot:", on_click=_turn, args=(not axes,))
         return
-    if job is not None:
-        job_status(page.engine, job_id, key="umap_job", what="the map", session=page.session)
+    if job is not None and not job.finished:
+        st.button("UMAP …", key="umap_waits", icon=":material/scatter_plot:", disabled=True)
+        return
     try:
         cost = page.engine.estimate("map", request)
     except FocusError as error:
-        st.caption(f"{error.message} {error.hint}".strip())
+        st.button("UMAP", key="umap_cannot", icon=":material/scatter_plot:", disabled=True, help=str(error))
         return
     takes = f" · about {about(cost.seconds)}" if cost.seconds >= 1 else ""
     if st.button(f"UMAP{takes}", key="umap_now", icon=":material/scatter_plot:", help="Places alike tokens together."):
+        st.session_state.pop(_AXES, None)
         selection.remember(request, page.engine.submit("map", request, session=page.session).id)
         st.rerun()
+
+
+def _turn(axes: bool) -> None:
+    st.session_state[_AXES] = axes
+
+
+def _progress(page: Page, shown: Shown) -> None:
+    """How far the map is, below the picture."""
+    job_id = selection.asked(_request(page, shown))
+    job_status(page.engine, job_id, key="umap_job", what="the map", session=page.session)
 
 
 # ---- data and selection ---------------------------------------------------------------------------------------------

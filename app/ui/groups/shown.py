@@ -18,7 +18,9 @@ from focus_core.trace import Trace
 
 TAB = "groups_tab"
 TRAIN = "Train"
+SIDE, MEASURE, SCOPE = "side", "measure", "routers"
 SIDE_NAMES = {"keys": "What tokens are", "queries": "What they look for"}
+SCOPES = {"mean": "Mean of routers", "one": "This router"}
 
 
 @dataclass(frozen=True)

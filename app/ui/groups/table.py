@@ -15,11 +15,9 @@ from analysis.parts import KINDS
 from app.ui.figure import plot
 from app.ui.groups import shown as page_state
 from app.ui.groups.lines import both_sides
-from app.ui.groups.shown import SIDE_NAMES, Shown
+from app.ui.groups.shown import SIDE, SIDE_NAMES, Shown
 from app.ui.guard import guarded
 from app.ui.view import Page
-
-SIDE = "side"
 
 
 def render(page: Page) -> None:

@@ -25,6 +25,8 @@ class Scatter extends Points {
     this.hover = this.pointer = this.lens = null;
     this.serial = null;
     this.listen();
+    // The server's own changes of the address leave the colour out.
+    this.clock = setInterval(() => (root.isConnected ? this.data && this.address() : clearInterval(this.clock)), 700);
     root.saveSvg = (background) => this.svg(background);
     new ResizeObserver(() => this.resize()).observe(this.stage);
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.resize());

@@ -121,7 +121,7 @@ const Told = {
     const mark = (x, y, colour, letter) => `<circle cx="${fixed(x)}" cy="${fixed(y)}" r="10" fill="${background}" stroke="${colour}" stroke-width="2.25"/>` +
       `<text x="${fixed(x)}" y="${fixed(y + 4)}" text-anchor="middle" font-weight="700" font-size="12">${escape(letter)}</text>`;
     for (const { g, x, y } of this.letters || []) {
-      if (x > 0 && y > 0 && x < w && y < h) out.push(mark(x, y, this.data.colours[g % 16], label(g)));
+      if (x > 0 && y > 0 && x < w && y < h) out.push(mark(x, y, this.letterInk(g), label(g)));
     }
     [...this.list.querySelectorAll(".entry")].forEach((entry, i) => {
       const dot = entry.querySelector("i"), y = 20 + 26 * i, colour = dot.style.getPropertyValue("--c");

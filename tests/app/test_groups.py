@@ -1,0 +1,217 @@
+from pathlib import Path
+
+import pytest
+from streamlit.testing.v1 import AppTest
+
+from app.ui import selection
+from focus_core import assets
+from tests.app import fake
+
+MAIN = str(Path(__file__).resolve().parents[2] / "app" / "main.py")
+START = f"import sys; sys.path.insert(0, {str(Path(MAIN).parents[1])!r})\nfrom app.main import main\nmain('groups')"
+
+
+@pytest.fixture
+def start(monkeypatch):
+    """Open the page with the fake engine; query parameters by name."""
+    import streamlit as st
+
+    monkeypatch.setenv("FOCUS_LAB_ENGINE", "tests.app.fake:make")
+    monkeypatch.setattr(selection, "traces_folder", selection.traces_folder)
+    monkeypatch.setattr(assets, "adapters", fake.shipped)
+
+    def open_page(seconds: float = 0.0, **query: str) -> AppTest:
+        monkeypatch.setenv(fake.SECONDS, str(seconds))
+        st.cache_resource.clear()
+        at = AppTest.from_string(START, default_timeout=60)
+        for name, value in query.items():
+            at.query_params[name] = value
+        return at.run()
+
+    yield open_page
+    st.cache_resource.clear()
+
+
+def engine():
+    from app.ui.engine import get_engine
+
+    return get_engine()
+
+
+def said(at: AppTest) -> str:
+    assert not at.exception
+    found = [*at.title, *at.markdown, *at.caption, *at.error, *at.info, *at.warning]
+    return "\n".join(part.value for part in found).replace("\\", "")
+
+
+def keys(at: AppTest) -> list[str]:
+    return [button.key for button in at.button]
+
+
+def figures(at: AppTest) -> int:
+    return len(at.get("plotly_chart"))
+
+
+def test_the_first_sentence_has_the_numbers_and_what_they_are_held_against(start):
+    text = said(start())
+    assert "What did the groups learn?" in text
+    assert "In layer 1, KV head 0" in text
+    assert "V-measure 0." in text
+    assert "for one random group a word" in text
+
+
+def test_a_live_run_shows_axes_at_once_and_umap_when_asked(start):
+    at = start()
+    assert "PCA" in said(at)
+    at.button(key="umap_now").click().run()
+    kind, request = engine().submitted[-1]
+    assert kind == "map"
+    assert (request["layer"], request["router"]) == (1, 0)
+    assert "UMAP" in said(at)
+    assert "means nothing" in said(at)
+    at.button(key="umap_turn").click().run()
+    assert "true distances" in said(at)
+    at.button(key="umap_turn").click().run()
+    assert "means nothing" in said(at)
+
+
+def test_a_map_in_the_making_can_be_stopped_and_the_page_stays(start):
+    at = start()
+    engine().seconds = 1000
+    at.button(key="umap_now").click().run()
+    assert "umap_job_stop" in keys(at)
+    assert at.button(key="umap_waits").disabled
+    at.button(key="umap_job_stop").click().run()
+    at.run()
+    assert "was cancelled" in said(at)
+    assert "umap_now" in keys(at)
+
+
+def test_a_link_selects_group_and_token_and_says_what_does_not_exist(start):
+    at = start(group="C", tok="33", router="1", colour="part")
+    text = said(at)
+    assert "KV head 1" in text
+    assert "(token 33) is in" in text
+    assert "Tokens that are in C" in text
+    assert "Tokens that look for C" in text
+    assert not at.warning
+    wrong = {"group": "Z", "router": "7", "colour": "plaid", "groups_tab": "Nowhere", "side": "sideways"}
+    at = start(tok="99999", measure="luck", routers="some", **wrong)
+    text = said(at)
+    for name, value in {**wrong, "token": "99999", "measure": "luck", "routers": "some"}.items():
+        assert f"{name} {value} does not exist" in text
+    at.button(key="notices_ok").click().run()
+    assert "does not exist" not in said(at)
+
+
+def test_the_table_and_its_figures(start):
+    at = start(groups_tab="Groups", group="B")
+    assert figures(at) == 2
+    table = at.dataframe[0].value
+    assert list(table["group"]) == list("ABCDEFGHIJKLMNOP")
+    assert table["name from its tokens"].str.contains(": ").all()
+    assert table["tokens"].sum() > 1000
+    text = said(at)
+    assert "times its fair share" in text
+    assert "far pairs" in text
+    assert "Tokens that are in B" in text
+    before = list(table["tokens"])
+    at.segmented_control(key="side").set_value("queries").run()
+    assert list(at.dataframe[0].value["tokens"]) != before
+
+
+def test_grammar_is_tested_and_the_verdict_holds_for_groups_made_of_word_endings(start):
+    at = start(groups_tab="Is it grammar?")
+    text = said(at)
+    assert "looks like grammar in none of 4 layers" in text
+    assert "A word's tag goes to its first piece" in text
+    assert "tagger" in text
+    assert figures(at) == 1
+    assert len(at.dataframe[0].value) == 4
+    at.toggle(key="pieces").set_value(True).run()
+    assert "all its pieces" in said(at)
+    at.selectbox(key="measure").select("purity").run()
+    assert "Purity" in said(at)
+    at.segmented_control(key="side").set_value("queries").run()
+    assert "“What they look for” looks like grammar" in said(at)
+
+
+def test_gold_tags_are_said_where_the_text_has_them(start):
+    at = start(text="brown news opening", groups_tab="Is it grammar?")
+    at.button(key="run_now").click().run()
+    assert "gold tags" in said(at)
+    assert "made by people" in said(at)
+
+
+def test_edits_are_listed_run_and_held_against_the_run_without_them(start):
+    at = start(groups_tab="Edit", tok="40")
+    assert at.number_input(key="edit_token").value == 40
+    at.selectbox(key="edit_to").select_index(2).run()
+    at.button(key="edit_add_move").click().run()
+    at.button(key="edit_add_merge").click().run()
+    assert "2 edits" in said(at)
+    at.button(key="edit_undo").click().run()
+    assert "1 edit" in said(at)
+    at.button(key="edit_add_merge").click().run()
+    at.button(key="edit_run").click().run()
+    kind, request = engine().submitted[-1]
+    assert kind == "trace"
+    assert [set(edit) for edit in request["edits"]] == [
+        {"layer", "router", "token", "to"},
+        {"layer", "router", "merge"},
+    ]
+    assert request["edits"][0]["token"] == 39
+    text = said(at)
+    assert "Changed most" in text
+    assert "tokens are predicted differently" in text
+    metrics = {m.label: m.value for m in at.metric}
+    assert metrics["Pairs kept in layer 1"].endswith("%")
+    assert int(metrics["Tokens changed"].replace(",", "")) > 50
+    at.button(key="edit_clear").click().run()
+    assert "What would the model do with other groups?" in said(at)
+
+
+def test_the_thing_to_try_in_edit_merges_the_two_largest(start):
+    at = start(groups_tab="Edit")
+    at.button(key="edit_try").click().run()
+    assert "merge" in said(at)
+    assert "edit_run" in keys(at)
+
+
+def test_without_groups_the_page_says_so_and_offers_what_gives_some(start):
+    for tab in ("Map", "Groups", "Is it grammar?", "Edit"):
+        at = start(variant="dense", groups_tab=tab)
+        at.button(key="run_now").click().run()
+        text = said(at)
+        assert "There are no groups here yet" in text
+        assert "Dense attention does not sort tokens" in text
+        assert figures(at) == 0
+        assert {"way_focus", "way_kmeans"} <= set(keys(at))
+    at.button(key="way_focus").click().run()
+    assert at.sidebar.selectbox(key="variant").value == "focus"
+
+
+def test_own_text_in_another_script_works_everywhere(start):
+    for tab in ("Map", "Groups", "Is it grammar?", "Edit"):
+        at = start(text="own", groups_tab=tab)
+        at.sidebar.text_area(key="own_text").input(
+            "모든 토큰이 다른 모든 토큰을 보아야 할까요? <b>x</b> 🙂\n" * 8
+        ).run()
+        at.button(key="run_now").click().run()
+        assert "In layer 1" in said(at)
+        assert not at.error
+
+
+def test_a_changed_selection_says_so_and_offers_the_run(start):
+    at = start(groups_tab="Edit")
+    at.sidebar.selectbox(key="text").select("brown news opening").run()
+    assert "has not run yet" in said(at)
+    assert "Run the selection first" in said(at)
+    assert "run_now" in keys(at)
+
+
+def test_try_selects_the_purest_group_in_the_map(start):
+    at = start(groups_tab="Groups")
+    at.button(key="try_groups").click().run()
+    assert at.session_state["groups_tab"] == "Map"
+    assert "Tokens that are in" in said(at)
