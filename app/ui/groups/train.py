@@ -151,7 +151,11 @@ def _keep(run: Run) -> None:
     st.text_input(
         "Keep it as an adapter",
         key=NAME,
-        help=f"What is kept is step {best['step']}, whose served perplexity was lowest ({sig3(best['served_ppl'])}).",
+        help="Small letters, digits, dots and dashes; it is then in every list, here and on the command line.",
+    )
+    st.caption(
+        f"What is kept is step {best['step']}, whose served perplexity was lowest: {sig3(best['served_ppl'])} with "
+        f"{percent(best['kept_pairs'])} of the pairs."
     )
     st.button("Save", icon=":material/save:", key="train_save", on_click=trainings.keep, args=(run, NAME))
 
