@@ -10,7 +10,7 @@ from typing import Any
 import streamlit as st
 
 from analysis.comparison import merge, recorded_row
-from app.ui import selection
+from app.ui import links, selection
 from app.ui.settings import adapters_for, serve_defaults
 from app.ui.view import Page
 from focus_core import assets
@@ -153,6 +153,32 @@ def find(page: Page, wanted: dict[str, Any] | None, slot: str, recorded: str) ->
     return next((Shown(d, "recorded") for d in [*same, *documents]), None)
 
 
+def from_link(page: Page, slot: str, notices: list[str]) -> None:
+    """Open the comparison that the link names; one that is gone is said, and the link's choices stay."""
+    key = links.opening(f"{slot}_run")
+    job = page.engine.find(key) if key else None
+    if job is not None and job.kind == KIND:
+        st.session_state.setdefault("_reopened", {})[job.id] = job
+        selection.remember(job.request, job.id)
+        if "again" in job.request:
+            st.session_state["_compare_again"] = job.request["again"]
+    elif key:
+        notices.append(f"The comparison {key[:12]} of the link is not on this machine; its choices are set.")
+
+
+def to_link(page: Page, slot: str, shown: Shown | None) -> None:
+    """Put the id of the comparison that is shown into the address, so that a link opens it again."""
+    job = job_of(page, shown.job_id) if shown is not None and shown.origin == "live" else None
+    links.write(f"{slot}_run", getattr(job, "key", "") if job is not None and job.state == "done" else "")
+
+
+def job_of(page: Page, job_id: str | None) -> Any:
+    """A job of this session, or one that a link opened; None when there is none."""
+    if job_id is None:
+        return None
+    return page.engine.get(job_id) or st.session_state.get("_reopened", {}).get(job_id)
+
+
 def redraw_when_more(engine: Any, job: Any) -> None:
     """Draw the page again whenever this running job has handed over another row."""
     st.fragment(_when_more, run_every=1.0)(engine, job.id, len(job.partial))
@@ -176,7 +202,7 @@ def recorded_points(model: str) -> tuple[tuple[str, dict[str, Any]], ...]:
 
 
 def _result(page: Page, job_id: str) -> dict[str, Any] | None:
-    job = page.engine.get(job_id)
+    job = job_of(page, job_id)
     if job is None:
         return None
     if job.state == "done" and job.result:

@@ -50,6 +50,19 @@ def opening(key: str) -> str:
     return st.session_state.setdefault("_opening", dict(st.query_params)).pop(key, "")
 
 
+def restore(key: str, options: Iterable[Any], notices: list[str], *, several: bool = False) -> None:
+    """Set a control from the opening link, ``key=a,b``, by its values' short names; what does not exist is said."""
+    raw = opening(key)
+    by_name = {str(option): option for option in options}
+    named = list(filter(None, raw.split(",") if several else [raw]))
+    found = [by_name[name] for name in named if name in by_name]
+    if found:
+        st.session_state[key] = found if several else found[0]
+    for name in named:
+        if name not in by_name:
+            notices.append(f"In the link, {key.replace('_', ' ')} {name[:60]} does not exist; it is left out.")
+
+
 def write(key: str, value: str) -> None:
     """Put a parameter that belongs to no control into the address; an empty one is left out."""
     written = st.session_state.setdefault("_written", {})

@@ -43,6 +43,7 @@ def run_box(page: Page) -> None:
         if page.source and page.source.current and page.source.kind == "opened":
             name = st.session_state["_opened"].get("name", "a file")
             st.caption(f":material/folder_open: Read from {plain(name)}; it needs no model.")
+            st.button("Close the file", key="close_file", type="tertiary", on_click=selection.close_opened)
             return
         if job is not None and not job.finished:
             prepare = _preparation(page)

@@ -86,7 +86,8 @@ def find(engine: Any, request: dict[str, Any]) -> Source | None:
     recorded = next((path for path, p in shipped() if matches(p, request)), None)
     path, kind = _finished(engine, request), "live"
     run = st.session_state["_runs"].get(fingerprint(request), {}).get("key") if path else None
-    if path is None and (opened := _opened(request)):
+    # What someone opened is what they want to see, also where the same was run here.
+    if opened := _opened(request):
         path, kind, run = opened["path"], opened["kind"], opened.get("run")
     if path is None and recorded:
         path, kind = recorded, "recorded"
@@ -153,8 +154,15 @@ def fingerprint(request: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps(request, sort_keys=True).encode()).hexdigest()
 
 
+def close_opened() -> None:
+    """Go back to what was run or shipped (a button's callback)."""
+    st.session_state.pop("_opened", None)
+
+
 def remember(request: dict[str, Any], job_id: str) -> None:
     """Note that this session asked for a request under this job."""
+    if _opened(request):
+        close_opened()
     st.session_state.setdefault("_runs", {})[fingerprint(request)] = {"job": job_id}
     st.session_state.get("_left", set()).discard(job_id)
 

@@ -12,6 +12,7 @@ import streamlit as st
 from app.ui import files, links, reopen, selection, settings, texts
 from app.ui.engine import get_engine, session_id
 from app.ui.jobs import job_status
+from app.ui.preload import preload_charts
 from app.ui.view import Page, View
 from focus_core.handlers._shapes import shape_of
 
@@ -42,6 +43,7 @@ def select(view: View) -> Page:
         page = replace(page, layer=layer, head=head, source=source, notices=links.keep_notices(notices))
         if view.needs.text and view.needs.variant:
             files.run_files(page)
+        preload_charts()
     return page
 
 

@@ -9,13 +9,12 @@ import streamlit as st
 from analysis import comparison as words
 from analysis.comparison_figures import memory_bars, speed_by_length
 from analysis.frontier import MEASURES, frontier
-from app.ui import comparisons, runs, selection
+from app.ui import comparisons, links, runs, selection
 from app.ui import gates as gate_tab
 from app.ui.comparisons import Shown
 from app.ui.figure import plot
 from app.ui.guard import plain, show_error
 from app.ui.jobs import about, job_status
-from app.ui.links import show_notices
 from app.ui.view import Needs, Page, View
 from focus_core.errors import FocusError
 
@@ -24,18 +23,24 @@ LINES, LENGTHS, REPEATS, NOVEL, MEASURE, SIZE = (
     f"compare_{name}" for name in ("lines", "lengths", "repeats", "novel", "by", "at")
 )
 
+USUAL_LENGTHS, USUAL_REPEATS = (256, 512, 1024), 5
+ALL_REPEATS = (3, 5, 9, 15)
+
 
 def render(page: Page) -> None:
     """Draw the page."""
     st.title("What does it cost, what does it save?", anchor=False)
     sentence = st.container()
-    show_notices(page.notices)
     options = comparisons.choices(page)
+    notices: list[str] = []
+    _from_link(page, options, notices)
+    links.show_notices([*page.notices, *(n for n in links.keep_notices(notices) if n not in page.notices)])
     picture, controls = st.columns([2.3, 1], gap="medium")
     with controls:
         request = _controls(page, options)
         _run(page, request)
     shown = comparisons.find(page, request, SLOT, "compare")
+    comparisons.to_link(page, SLOT, shown)
     result = shown.result if shown else words.merge([])
     with sentence:
         st.markdown(f"#### {plain(words.answer(result, recorded=bool(shown and shown.recorded)))}")
@@ -55,6 +60,21 @@ def render(page: Page) -> None:
     _explain()
 
 
+def _from_link(page: Page, options: dict[str, dict[str, Any]], notices: list[str]) -> None:
+    links.restore(LINES, options, notices, several=True)
+    links.restore(LENGTHS, comparisons.LENGTHS, notices, several=True)
+    links.restore(REPEATS, ALL_REPEATS, notices)
+    links.restore(NOVEL, (True,), notices)
+    comparisons.from_link(page, SLOT, notices)
+
+
+def _to_link(options: dict[str, Any], lines: list[str], lengths: list[int], repeats: int, novel: bool) -> None:
+    links.write(LINES, "" if lines == comparisons.defaults(options) else ",".join(lines))
+    links.write(LENGTHS, "" if sorted(lengths) == list(USUAL_LENGTHS) else ",".join(map(str, sorted(lengths))))
+    links.write(REPEATS, "" if repeats in (None, USUAL_REPEATS) else str(repeats))
+    links.write(NOVEL, "True" if novel else "")
+
+
 def _controls(page: Page, options: dict[str, dict[str, Any]]) -> dict[str, Any] | None:
     st.session_state.setdefault(LINES, comparisons.defaults(options))
     st.session_state[LINES] = [k for k in st.session_state[LINES] if k in options]
@@ -70,7 +90,7 @@ def _controls(page: Page, options: dict[str, dict[str, Any]]) -> dict[str, Any] 
         "q4k1 means that a token looks into 4 of them and belongs to 1; 128 + 4 are the window and the first tokens.",
         persist_state="session",
     )
-    st.session_state.setdefault(LENGTHS, [256, 512, 1024])
+    st.session_state.setdefault(LENGTHS, list(USUAL_LENGTHS))
     lengths = st.pills(
         "Tokens",
         comparisons.LENGTHS,
@@ -87,15 +107,16 @@ def _controls(page: Page, options: dict[str, dict[str, Any]]) -> dict[str, Any] 
         persist_state="session",
         help="Long enough for every length; no group was trained on it.",
     )
-    st.session_state.setdefault(REPEATS, 5)
+    st.session_state.setdefault(REPEATS, USUAL_REPEATS)
     repeats = st.segmented_control(
         "Repeats",
-        [3, 5, 9, 15],
+        ALL_REPEATS,
         key=REPEATS,
         required=True,
         persist_state="session",
         help="Timed runs of each variant, interleaved, in an order that rotates.",
     )
+    _to_link(options, lines, lengths, repeats, novel)
     entries = [options[k] for k in lines]
     return comparisons.request(page, entries, lengths, int(repeats or 5), novel)
 
@@ -107,7 +128,7 @@ def _run(page: Page, request: dict[str, Any] | None) -> None:
         st.caption(missing)
         return
     job_id = selection.asked(request)
-    job = page.engine.get(job_id) if job_id else None
+    job = comparisons.job_of(page, job_id)
     if job is not None and job.state in ("queued", "running"):
         job_status(page.engine, job_id, key="compare_job", what="the comparison", session=page.session)
         comparisons.redraw_when_more(page.engine, job)

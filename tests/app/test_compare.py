@@ -276,3 +276,30 @@ def test_what_was_left_out_is_said(start, tmp_path):
     document["about"]["refused"] = [{"label": "slim", "reason": "Slim needs one KV head a query head.", "hint": ""}]
     (tmp_path / "compare-x.json").write_text(json.dumps(document))
     assert "slim was left out: Slim needs one KV head a query head." in said(start())
+
+
+def test_a_link_brings_back_the_choices_and_the_comparison_and_says_what_does_not_exist(start):
+    at = start()
+    at.pills(key="compare_lengths").set_value([256, 1024]).run()
+    at.segmented_control(key="compare_repeats").set_value(3).run()
+    at = run(at)
+    link = dict(at.query_params)
+    assert link["compare_lengths"] == "256,1024"
+    assert link["compare_repeats"] == "3"
+    again = AppTest.from_function(page, default_timeout=60)
+    for name, value in {**link, "compare_lengths": "256,1024,77"}.items():
+        again.query_params[name] = value
+    again.run()
+    assert again.pills(key="compare_lengths").value == [256, 1024]
+    assert again.segmented_control(key="compare_repeats").value == 3
+    assert "live" in said(again) + str([b.proto for b in again.get("badge")])
+    assert again.button(key="compare_run").label.startswith("Run again")
+    assert "compare lengths 77 does not exist" in said(again)
+
+
+def test_a_comparison_that_is_gone_is_said(start):
+    start()
+    at = AppTest.from_function(page, default_timeout=60)
+    at.query_params["compare_run"] = "0" * 32
+    at.run()
+    assert "The comparison 000000000000 of the link is not on this machine" in said(at)
