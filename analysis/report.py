@@ -66,13 +66,17 @@ def worst_tokens(trace: Trace, layer: int, router: int = 0, count: int = 20) -> 
     rows = []
     for token, change in overview.most_hurt(trace, count):
         row = {
-            "Token": trace.tokens[token],
+            "Token": _line(trace.tokens[token]),
             "Place": f"{token + 1:,}",
             "Change in nats": f"{change:+.2f}".replace("-", "−"),
-            "After": "".join(trace.tokens[max(0, token - 8) : token]),
+            "After": _line("".join(trace.tokens[max(0, token - 8) : token])),
         }
         if "key_bits" in trace.arrays:
             bits = np.asarray(trace.arrays["key_bits"])[layer, router, token]
             row["Groups"] = " ".join(map(group_label, groups_of(int(bits)))) or "–"
         rows.append(row)
     return rows
+
+
+def _line(text: str) -> str:
+    return text.replace("\n", "↵").replace("\t", "⇥")

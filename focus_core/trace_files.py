@@ -11,7 +11,7 @@ import numpy as np
 from focus_core.errors import InvalidInput, TooLarge
 from focus_core.trace import Trace
 
-MAX_BYTES = 256 << 20
+MAX_BYTES = 128 << 20
 """Largest file that is opened: a Trace holds at most 64 MB of queries and keys, and little beside them."""
 MAX_UNPACKED = 1 << 30
 _WHOLE = ("layers", "heads", "kv_heads", "window")

@@ -60,7 +60,10 @@ def _own() -> TextChoice | None:
         help="It stays in this browser session and on this machine; it never becomes part of a link.",
     )
     upload = st.file_uploader(
-        f"or choose a text file of up to {MAX_BYTES // 1000} kB", key="own_file", help="Plain text in UTF-8."
+        f"or choose a text file of up to {MAX_BYTES // 1000} kB",
+        key="own_file",
+        max_upload_size=1,
+        help="Plain text in UTF-8.",
     )
     try:
         if upload is not None:

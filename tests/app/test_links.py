@@ -180,7 +180,7 @@ def test_nothing_is_unpickled_and_sizes_have_limits(tmp_path, monkeypatch):
     large = tmp_path / "large.npz"
     with large.open("wb") as file:
         file.truncate(MAX_BYTES + 1)
-    with pytest.raises(TooLarge, match="a Trace has 268 MB at most"):
+    with pytest.raises(TooLarge, match="a Trace has 134 MB at most"):
         open_trace(large)
     bomb = tmp_path / "bomb.npz"
     with zipfile.ZipFile(bomb, "w", zipfile.ZIP_DEFLATED) as archive:

@@ -1,0 +1,145 @@
+"""Files saved in a real browser, and opened in another one that has no network; light and dark."""
+
+import re
+
+import pytest
+
+from tests.browser.serving import chromium, served
+
+pytestmark = pytest.mark.browser
+
+
+@pytest.fixture(scope="module")
+def address():
+    with served(FOCUS_LAB_ENGINE="tests.app.fake_compare:make") as url:
+        yield url
+
+
+@pytest.fixture(scope="module")
+def browser():
+    with chromium() as found:
+        yield found
+
+
+@pytest.fixture(params=["light", "dark"])
+def page(request, browser):
+    context = browser.new_context(
+        viewport={"width": 1400, "height": 1000}, color_scheme=request.param, accept_downloads=True
+    )
+    page = context.new_page()
+    page.scheme = request.param
+    page.faults = []
+    page.on("pageerror", lambda error: page.faults.append(str(error)))
+    yield page
+    assert page.faults == []
+    context.close()
+
+
+@pytest.fixture
+def offline(browser, page):
+    """A page without a network, in the same theme; it notes what it tried to load and what went wrong."""
+    context = browser.new_context(offline=True, color_scheme=page.scheme, viewport={"width": 1200, "height": 900})
+    other = context.new_page()
+    other.tried, other.faults = [], []
+    other.on("request", lambda r: other.tried.append(r.url) if not r.url.startswith(("file:", "data:", "blob:")) else 0)
+    other.on("pageerror", lambda error: other.faults.append(str(error)))
+    yield other
+    assert other.tried == []
+    assert other.faults == []
+    context.close()
+
+
+def save(page, area, kind, folder):
+    area.get_by_role("button", name="Save").click()
+    with page.expect_download(timeout=30_000) as download:
+        area.get_by_role("menuitem", name=re.compile(f"^{kind}")).click()
+    path = folder / download.value.suggested_filename
+    download.value.save_as(path)
+    return path
+
+
+def size_of(page, path):
+    """Width and height of a picture file."""
+    page.goto(path.as_uri())
+    image = page.locator("img").first
+    return image.evaluate("e => e.naturalWidth"), image.evaluate("e => e.naturalHeight")
+
+
+def dark_of(colour):
+    return sum(float(x) for x in re.findall(r"[\d.]+", colour)[:3]) < 380
+
+
+def test_a_figure_as_picture_page_and_table(page, offline, address, tmp_path):
+    page.goto(f"{address}/compare")
+    area = page.locator(".st-key-compare_frontier_saveable")
+    area.locator(".js-plotly-plot .point").first.wait_for(timeout=60_000)
+    shown = area.locator(".js-plotly-plot").bounding_box()
+    png = save(page, area, "PNG", tmp_path)
+    width, _ = size_of(offline, png)
+    assert abs(width - 2 * shown["width"]) < 8
+    svg = save(page, area, "SVG", tmp_path)
+    text = svg.read_text("utf-8")
+    assert "@font-face" in text
+    assert "Prefill time" in text
+    offline.goto(svg.as_uri())
+    assert offline.evaluate("document.documentElement.tagName") == "svg"
+    assert dark_of(offline.locator("rect").first.evaluate("e => getComputedStyle(e).fill")) == (page.scheme == "dark")
+    html = save(page, area, "HTML", tmp_path)
+    assert html.stat().st_size < 6e6
+    offline.goto(html.as_uri())
+    offline.locator(".js-plotly-plot .point").first.wait_for(timeout=20_000)
+    ground = offline.locator("body").evaluate("e => getComputedStyle(e).backgroundColor")
+    assert dark_of(ground) == (page.scheme == "dark")
+    assert offline.get_by_text("window 128 + 4").first.is_visible()
+    rows = save(page, area, "CSV", tmp_path).read_text("utf-8").splitlines()
+    assert rows[0].startswith("trace,x,y")
+    assert len(rows) > 4
+
+
+def test_the_strip_stays_alive_in_its_page(page, offline, address, tmp_path):
+    page.goto(f"{address}/?tok=300")
+    page.get_by_text("(token 300)").first.wait_for(timeout=60_000)
+    area = page.locator(".st-key-overview_strip_saveable")
+    html = save(page, area, "HTML", tmp_path)
+    offline.goto(html.as_uri())
+    offline.get_by_text("(token 300)").first.wait_for()
+    offline.locator(".text span.c").nth(40).click()
+    assert "(token 300)" not in offline.locator(".say").inner_text()
+    assert "sees" in offline.locator(".say").inner_text()
+    ground = offline.locator("body").evaluate("e => getComputedStyle(e).backgroundColor")
+    assert dark_of(ground) == (page.scheme == "dark")
+    offline.goto(save(page, area, "SVG", tmp_path).as_uri())
+    whole = offline.locator("foreignObject")
+    assert "Sir" in whole.text_content()
+    width, height = size_of(offline, save(page, area, "PNG", tmp_path))
+    assert width > 1000
+    assert height > 2000
+    rows = save(page, area, "CSV", tmp_path).read_text("utf-8").splitlines()
+    assert rows[0].startswith("place,token,id")
+
+
+def test_a_run_is_saved_and_opened_again_and_its_report_works_offline(page, offline, address, tmp_path):
+    page.goto(address)
+    page.locator(".fl .text span.c").first.wait_for(timeout=60_000)
+    page.get_by_text("live", exact=True).first.wait_for(timeout=20_000)
+    page.get_by_role("button", name="Save or open a run").click()
+    with page.expect_download(timeout=30_000) as download:
+        page.get_by_role("button", name=re.compile("^Trace file")).click()
+    trace = tmp_path / download.value.suggested_filename
+    download.value.save_as(trace)
+    with page.expect_download(timeout=30_000) as download:
+        page.get_by_role("button", name=re.compile("^Report")).click()
+    report = tmp_path / "report.html"
+    download.value.save_as(report)
+    offline.goto(report.as_uri())
+    offline.get_by_text("What ran").wait_for()
+    offline.locator(".js-plotly-plot .heatmaplayer image").first.wait_for(timeout=20_000, state="attached")
+    offline.locator(".text span.c").nth(40).click()
+    assert "sees" in offline.locator(".say").inner_text()
+    page.locator("input[type=file]").set_input_files(str(trace))
+    page.get_by_text("it needs no model").wait_for(timeout=20_000)
+    page.get_by_text("opened", exact=True).first.wait_for()
+    wrong = tmp_path / "wrong.npz"
+    wrong.write_bytes(b"nothing of the kind")
+    page.locator("input[type=file]").set_input_files(str(wrong))
+    page.get_by_text("This is not a Trace file").wait_for(timeout=20_000)
