@@ -170,7 +170,67 @@ def test_adapters_are_found_by_their_folder_and_by_the_models_shape(tmp_path, mo
     (folder / "focus_config.json").write_text(json.dumps({"model": {**shape, "weights": "0"}}))
     (tmp_path / "adapters" / "half-written").mkdir()
     monkeypatch.setattr(assets, "DATA", tmp_path)
+    monkeypatch.setenv("FOCUS_LAB_CACHE", str(tmp_path / "cache"))
     assert list(adapters()) == ["mine"]
     assert adapters()["mine"]["path"] == folder
     assert list(assets.adapters_for(SimpleNamespace(**shape))) == ["mine"]
     assert assets.adapters_for(SimpleNamespace(**{**shape, "layers": 12})) == {}
+
+
+@pytest.fixture
+def own(tmp_path, monkeypatch):
+    """A cache folder of its own, and a finished adapter elsewhere."""
+    monkeypatch.setenv("FOCUS_LAB_CACHE", str(tmp_path / "cache"))
+    made = tmp_path / "made"
+    made.mkdir()
+    (made / "focus_config.json").write_text(json.dumps({"kind": "router", "model": {"layers": 2}}))
+    (made / "focus_adapter.safetensors").write_bytes(b"weights")
+    (made / "checkpoint.safetensors").write_bytes(b"much more")
+    return made
+
+
+def test_an_adapter_of_the_users_own_is_kept_listed_last_and_deleted(own):
+    shipped = list(adapters())
+    place = assets.keep_adapter("mine", own)
+    assert place == assets.user_adapters_folder() / "mine"
+    assert {p.name for p in place.iterdir()} == {"focus_config.json", "focus_adapter.safetensors"}
+    assert list(adapters()) == [*shipped, "mine"]
+    assert adapters()["mine"]["user"]
+    assert not any(adapters()[name]["user"] for name in shipped)
+    assets.delete_adapter("mine")
+    assert list(adapters()) == shipped
+    assert list(assets.user_adapters_folder().iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["", "..", "../x", "a/b", ".x", "Mine", "x" * 61, "a b", None, 3])
+def test_a_name_that_leads_elsewhere_is_refused(own, name):
+    with pytest.raises(InvalidInput, match="cannot be kept"):
+        assets.keep_adapter(name, own)
+    assert not assets.user_adapters_folder().exists()
+
+
+def test_no_adapter_is_replaced_and_no_shipped_one_is_deleted(own):
+    assets.keep_adapter("mine", own)
+    for name in ("mine", "smollm2-directed-k16"):
+        with pytest.raises(InvalidInput, match="already"):
+            assets.keep_adapter(name, own)
+    with pytest.raises(InvalidInput, match="of your own"):
+        assets.delete_adapter("smollm2-directed-k16")
+    assert (DATA / "adapters" / "smollm2-directed-k16").is_dir()
+
+
+def test_a_run_without_an_adapter_yet_is_not_kept(own):
+    (own / "focus_adapter.safetensors").unlink()
+    with pytest.raises(InvalidInput, match="no trained adapter yet"):
+        assets.keep_adapter("mine", own)
+    assert "mine" not in adapters()
+
+
+def test_a_broken_folder_among_the_users_own_is_left_out(own):
+    shipped = list(adapters())
+    for name, text in (("cut", "{"), ("list", "[]"), ("none", "{}"), ("smollm2-directed-k16", '{"model": {}}')):
+        folder = assets.user_adapters_folder() / name
+        folder.mkdir(parents=True)
+        (folder / "focus_config.json").write_text(text)
+    assert list(adapters()) == shipped
+    assert not adapters()["smollm2-directed-k16"]["user"]

@@ -11,7 +11,7 @@ from focus_core.routing.sets import members
 from focus_core.training.settings import TrainSettings
 from focus_core.variants import VARIANTS, make
 
-NAMES = sorted(adapters())
+NAMES = sorted(name for name, entry in adapters().items() if not entry["user"])
 VARIANT_OF = {cls.adapter_kind: name for name, cls in VARIANTS.items() if cls.adapter_kind}
 
 

@@ -55,10 +55,15 @@ def _kmeans(page: Page, key: str) -> None:
     if job is not None and not job.finished:
         job_status(page.engine, job.id, key=f"{key}_kmeans_job", what="k-means", session=page.session)
         return
-    if job is not None and job.state == "done":
-        jobs.pop(page.model)
-        trainings.use(asked["name"], "kmeans")
-        st.rerun()
+    if job is not None and job.state == "done" and asked is not None and asked["name"] in assets.adapters():
+        st.button(
+            "Use the k-means groups",
+            key=f"{key}_use",
+            icon=":material/check:",
+            on_click=trainings.use,
+            args=(asked["name"], "kmeans"),
+        )
+        return
     if job is not None and job.state == "failed" and job.error:
         show_error(job.error.message, job.error.hint)
     request = {"model": page.model, "groups": K, "name": trainings.free_name(f"{_short(page.model)}-kmeans-k{K}")}
