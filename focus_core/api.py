@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import AbstractContextManager
 from typing import Any
 
+from focus_core.errors import InvalidInput
 from focus_core.variants import make as make_variant
 
 
@@ -21,7 +22,10 @@ def load_adapter(name_or_folder: str, model: Any) -> Any:
     from focus_core.adapter import load_adapter as load
     from focus_core.handlers._requests import adapter_folder
 
-    return load(adapter_folder(name_or_folder), model)
+    folder = adapter_folder(name_or_folder)
+    if folder is None:
+        raise InvalidInput("An adapter without a name was asked for.", "`adapters()` lists the names.")
+    return load(folder, model)
 
 
 def make(name: str, adapter: Any = None, **settings: Any) -> Any:

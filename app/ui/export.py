@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from functools import cache
 from html import escape
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import pandas as pd
 import plotly.graph_objects as go
@@ -19,7 +19,7 @@ import streamlit as st
 from analysis.tables import figure_rows
 from app.ui import save
 
-Rows = pd.DataFrame | Callable[[], pd.DataFrame]
+Rows: TypeAlias = pd.DataFrame | Callable[[], pd.DataFrame]
 FAMILY = "Source Sans"
 THEMES = {
     "light": {"background": "#ffffff", "text": "#1c2230", "primary": "#2a6fd0", "secondary": "#f3f5f9"},
