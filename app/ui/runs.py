@@ -109,7 +109,7 @@ def ways_out(page: Page, words: str) -> None:
                 on_click=texts.set_limit,
                 args=(page.text.text, count),
             )
-    if "needs a trained adapter" in words:
+    if "none ships for this model" in words:
         from app.ui.groups import ways
 
         ways.without_groups(page, "way_groups")
