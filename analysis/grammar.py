@@ -69,16 +69,34 @@ def verdict(found: Agreement, measure: str = "v_measure") -> str:
     base = found.curves[measure]["frequency"].value[best]
     numbers = f"{name} {value[best]:.2f} against {base:.2f} for one random group a word type"
     at = found.layers[best]
+    beside = _beside_kmeans(found, measure, best)
     if not passed.any():
-        return f"{what} looks like grammar in none of {len(passed)} layers: at best {numbers}, in layer {at}."
-    share = "all" if passed.all() else f"{int(passed.sum())} of"
-    said = f"{what} looks like grammar in {share} {len(passed)} layers"
+        return f"{what} looks like grammar in none of {len(passed)} layers: at best {numbers}, in layer {at}.{beside}"
+    said = f"{what} looks like grammar in {_of(int(passed.sum()), len(passed))}"
     if passed.all():
-        return f"{said}, most in layer {at}: {numbers}."
+        return f"{said}, most in layer {at}: {numbers}.{beside}"
     return (
         f"{said} ({ranges(found.layers[passed])}), most in layer {at}: {numbers}. "
-        f"In the others ({ranges(found.layers[~passed])}) it does not."
+        f"In the others ({ranges(found.layers[~passed])}) it does not.{beside}"
     )
+
+
+def _beside_kmeans(found: Agreement, measure: str, at: int) -> str:
+    """Whether learning made the groups more like grammar than clusters of the hidden states are without it."""
+    if "kmeans" not in found.gain[measure]:
+        return ""
+    _, low, high = found.gain[measure]["kmeans"]
+    more, less, total = int((low > 0).sum()), int((high < 0).sum()), len(low)
+    value = f"{found.curves[measure]['kmeans'].value[at]:.2f} in layer {found.layers[at]}"
+    if less > more:
+        return f" Untrained k-means agrees more in {_of(less, total)} ({value})."
+    if more:
+        return f" It is above untrained k-means in {_of(more, total)} ({value})."
+    return f" Untrained k-means agrees as much ({value})."
+
+
+def _of(count: int, total: int) -> str:
+    return f"all {total} layers" if count == total else f"{count} of {total} layers"
 
 
 def ranges(numbers: np.ndarray) -> str:

@@ -24,7 +24,7 @@ _SYMBOLS = {
 _COLOURS = {"groups": BETTER, "kmeans": GROUPS[13], "frequency": LOST, "shuffled": QUIET, "random": "#8d7f96"}
 
 
-def kinds_heatmap(counts: np.ndarray, picked: int | None = None, *, height: int = 460) -> go.Figure:
+def kinds_heatmap(counts: np.ndarray, picked: int | None = None, *, height: int = 430) -> go.Figure:
     """Groups x kinds of token: the share of a group's tokens that are of each kind.
 
     Args:
@@ -55,10 +55,10 @@ def kinds_heatmap(counts: np.ndarray, picked: int | None = None, *, height: int 
     _outline(figure, picked, len(present))
     figure.update_xaxes(tickangle=-40, showgrid=False)
     figure.update_yaxes(title="Group", autorange="reversed", showgrid=False, dtick=1)
-    return quiet(figure, height=height)
+    return quiet(figure, height=height).update_layout(margin_t=12)
 
 
-def sight_heatmap(sight: Sight, picked: int | None = None, *, height: int = 460) -> go.Figure:
+def sight_heatmap(sight: Sight, picked: int | None = None, *, height: int = 430) -> go.Figure:
     """Who may see whom: key group of the query token x the group it looks into.
 
     Args:
@@ -92,7 +92,7 @@ def sight_heatmap(sight: Sight, picked: int | None = None, *, height: int = 460)
     _outline(figure, picked, k)
     figure.update_xaxes(title="… may look into group", showgrid=False, dtick=1)
     figure.update_yaxes(title="A token in group …", autorange="reversed", showgrid=False, dtick=1)
-    return quiet(figure, height=height)
+    return quiet(figure, height=height).update_layout(margin_t=12)
 
 
 def _outline(figure: go.Figure, picked: int | None, columns: int) -> None:

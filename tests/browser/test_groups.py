@@ -32,15 +32,15 @@ def app():
 
 @pytest.fixture
 def visit(browser):
-    """Open an address and wait for the map; frames holds (direction, bytes) of what goes over the wire."""
+    """Open an address and wait for the map; page.wire holds (direction, bytes) of what goes over the wire."""
     pages = []
 
     def open_page(url: str, scheme: str = "light"):
         page = browser.new_page(viewport={"width": 1280, "height": 900}, color_scheme=scheme)
-        page.problems, page.frames = [], []
+        page.problems, page.wire = [], []
         page.on("pageerror", lambda error: page.problems.append(str(error)))
-        page.on("websocket", lambda socket: socket.on("framesent", lambda f: page.frames.append(("sent", len(f)))))
-        page.on("websocket", lambda socket: socket.on("framereceived", lambda f: page.frames.append(("got", len(f)))))
+        page.on("websocket", lambda socket: socket.on("framesent", lambda f: page.wire.append(("sent", len(f)))))
+        page.on("websocket", lambda socket: socket.on("framereceived", lambda f: page.wire.append(("got", len(f)))))
         pages.append(page)
         page.goto(url)
         page.wait_for_selector(".fm canvas", timeout=90_000)
@@ -66,13 +66,13 @@ def test_hover_reads_the_token_and_a_click_selects_it_for_the_whole_page(visit, 
     assert tip.evaluate("(e) => getComputedStyle(e).visibility") == "visible"
     assert f"token {token + 1:,}" in tip.inner_text()
     assert 0 < int(page.evaluate("() => fm.dataset.labels")) <= 64
-    page.frames.clear()
+    page.wire.clear()
     page.mouse.click(*page.evaluate(PLACE, token))
     page.get_by_text(f"(token {token + 1:,}) is in").wait_for()
     page.wait_for_url(f"**tok={token + 1}*")
     page.wait_for_timeout(400)
     # The coordinates are not sent again: nothing that comes is nearly as large.
-    assert max(size for way, size in page.frames if way == "got") < 10_000
+    assert max(size for way, size in page.wire if way == "got") < 10_000
     group = picked(page)[0]
     page.get_by_role("link", name="Overview").click()
     page.wait_for_selector(".fl .text span.c")
@@ -91,7 +91,7 @@ def test_hover_reads_the_token_and_a_click_selects_it_for_the_whole_page(visit, 
 def test_colours_sides_and_zoom_ask_the_server_for_nothing(visit, app):
     page = visit(f"{app}/groups")
     drawn = page.evaluate("() => fm.map.below.toDataURL()")
-    page.frames.clear()
+    page.wire.clear()
     for name in ("Part of speech", "Position", "Frequency"):
         page.get_by_role("radio", name=name).click()
         page.wait_for_timeout(250)
@@ -105,7 +105,7 @@ def test_colours_sides_and_zoom_ask_the_server_for_nothing(visit, app):
     assert page.evaluate("() => fm.map.view.zoom") > 2
     page.get_by_role("button", name="Whole map").click()
     assert page.evaluate("() => fm.map.view.zoom") == 1
-    assert page.frames == []
+    assert page.wire == []
     assert "colour=frequency" in page.url
     assert page.evaluate("() => fm.dataset.built") == "1"
     assert not page.problems
@@ -115,7 +115,7 @@ def test_a_link_opens_with_its_colour_group_and_token(visit, app):
     page = visit(f"{app}/groups?colour=position&group=D&tok=12", scheme="dark")
     assert page.evaluate("() => fm.map.colour") == "position"
     assert picked(page) == [3, 11]
-    page.get_by_role("button", name="Group E").click()
+    page.locator(".fm .list .entry").nth(4).click()
     page.get_by_text("Tokens that are in E").wait_for()
     page.wait_for_url("**group=E*")
     page.wait_for_timeout(1_000)
@@ -147,7 +147,8 @@ def test_umap_takes_over_without_moving_the_map(visit, app):
     page.get_by_role("button", name="UMAP").click()
     page.get_by_text("means nothing").wait_for(timeout=30_000)
     page.wait_for_timeout(900)
-    assert stage.bounding_box() == before
+    after = stage.bounding_box()
+    assert after == before
     assert page.evaluate("() => [...fm.map.xy.slice(0, 40)]") != places
     assert page.evaluate("() => fm.isConnected")
 

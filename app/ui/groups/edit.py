@@ -247,7 +247,11 @@ def sentence(found: Effect) -> str:
     pairs = found.kept_here[1] - found.kept_here[0]
     if not found.noticed and abs(pairs) < 5e-5:
         return "Nothing moved: the edits changed neither the pairs nor what the model predicts."
-    more = "the same pairs" if abs(pairs) < 5e-5 else f"{percent(abs(pairs))} {'more' if pairs > 0 else 'fewer'} pairs"
+    more = (
+        "the same pairs"
+        if abs(pairs) < 5e-5
+        else f"{sig3(100 * abs(pairs))} percentage points {'more' if pairs > 0 else 'fewer'} pairs"
+    )
     cost = (
         "perplexity stays within its own error"
         if abs(found.change) <= found.spread

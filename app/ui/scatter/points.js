@@ -218,12 +218,13 @@ class Points {
   }
 
   places() {
-    // Where the letters stand: on their groups' islands, pushed apart where they would cover each other.
-    const found = [];
+    // Where the letters stand: beside their groups' islands, away from the middle, and apart from each other.
+    const found = [], [midX, midY] = this.screen(0.5, 0.5);
     for (let g = 0; g < this.middles.length / 2; g++) {
       if (!this.data.shares[g]) continue;
       const [x, y] = this.screen(this.middles[2 * g], this.middles[2 * g + 1]);
-      found.push({ g, x, y, fromX: x, fromY: y });
+      const out = Math.hypot(x - midX, y - midY) || 1;
+      found.push({ g, x: x + (18 * (x - midX)) / out, y: y + (18 * (y - midY)) / out, fromX: x, fromY: y });
     }
     for (let turn = 0; turn < 24; turn++) {
       for (let i = 0; i < found.length; i++) {
