@@ -136,6 +136,20 @@ def test_grammar_is_tested_and_the_verdict_holds_for_groups_made_of_word_endings
     assert "“What they look for” looks like grammar" in said(at)
 
 
+def test_a_kmeans_line_is_added_by_a_run_and_the_verdict_weighs_it(start, monkeypatch):
+    serve = {"groups": 16, "query_topk": 1, "key_topk": 1, "window": 128, "sinks": 4}
+    clusters = {"clusters": {"path": Path("clusters"), "config": {"kind": "kmeans", "serve": serve}}}
+    monkeypatch.setattr(assets, "adapters", lambda: fake.shipped() | clusters)
+    at = start(groups_tab="Is it grammar?")
+    assert len(at.dataframe[0].value) == 4
+    at.button(key="kmeans_now").click().run()
+    _, request = engine().submitted[-1]
+    assert (request["variant"], request["adapter"], request["config"]) == ("kmeans", "clusters", serve)
+    assert len(at.dataframe[0].value) == 5
+    assert "ntrained k-means" in said(at)
+    assert "kmeans_now" not in keys(at)
+
+
 def test_gold_tags_are_said_where_the_text_has_them(start):
     at = start(text="brown news opening", groups_tab="Is it grammar?")
     at.button(key="run_now").click().run()

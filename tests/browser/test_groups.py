@@ -98,7 +98,7 @@ def test_colours_sides_and_zoom_ask_the_server_for_nothing(visit, app):
         now = page.evaluate("() => fm.map.below.toDataURL()")
         assert now != drawn
         drawn = now
-    page.get_by_role("button", name="what they look for").click()
+    page.get_by_role("button", name="look for").click()
     page.locator(".fm .stage").hover()
     page.mouse.wheel(0, -600)
     page.wait_for_timeout(300)

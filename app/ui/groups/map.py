@@ -74,7 +74,6 @@ def _draw(page: Page) -> None:
         badge(placed.method, placed.detail)
         if placed.origin:
             badge(placed.origin)
-        st.caption(_meaning(placed), width="stretch")
         with st.container(key="groups_umap", width="content"):
             _button(page, shown, placed)
     data = dict(_packed(shown.identity, shown.layer, shown.router, placed.method, placed.origin, shown, placed))
@@ -92,6 +91,7 @@ def _draw(page: Page) -> None:
     if after and after["serial"] == data["select"][2]:
         page_state.keep(after["group"], after["token"])
     page_state.to_link(shown.trace, page.source.current)
+    st.caption(_meaning(placed))
     with st.container(key="groups_umap_job"):
         _progress(page, shown)
     if len(shown.trace) > MAX_SHOWN:

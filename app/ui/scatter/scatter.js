@@ -106,15 +106,15 @@ class Scatter extends Points {
     bar.append(element("span", "word", "Colour"), colours);
     const sides = element("span", "set");
     const kinds = [
-      ["● what tokens are", "Keys, each in the colour of its group."],
-      ["○ what they look for", "Queries, each in the colour of the rarest group that it looks into."],
+      ["● are", "Keys: what tokens are, each in the colour of its group."],
+      ["○ look for", "Queries: what tokens look for, each in the colour of the rarest group that it looks into."],
       ["◇ centroids", "The centroids that the router learned. A bias that balances the groups moves their borders, so tokens need not lie near them."],
     ];
     kinds.forEach(([name, title], i) => {
       if ((i === 1 && this.sides < 2) || (i === 2 && !this.centroids.length)) return;
       sides.append(button(name, "show" + i, this.show[i], () => this.toggle(i), title));
     });
-    bar.append(sides);
+    bar.append(element("span", "word", "Tokens"), sides);
     const zoom = element("span", "set right");
     zoom.append(
       button("−", "out", false, () => this.zoomBy(1 / 1.5), "Zoom out (−)"),
