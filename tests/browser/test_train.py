@@ -62,13 +62,13 @@ def test_a_router_learns_stops_goes_on_and_is_kept(page):
     page.get_by_text("This run is whole").wait_for(timeout=60_000)
     page.get_by_text(re.compile("After 30 of 30 steps the groups serve perplexity 41.0")).wait_for()
     name = f"kept-{page.scheme}"
-    field = page.get_by_label("Keep it as an adapter")
+    field = page.locator(".st-key-train_name input")
     field.fill(name)
     field.press("Enter")
-    page.get_by_role("button", name=re.compile("save Save|^Save$")).first.click()
+    page.locator(".st-key-train_save button").click()
     page.get_by_text(f"Kept as {name}").wait_for(timeout=20_000)
-    page.get_by_role("button", name="Use it").click()
-    page.get_by_test_id("stSidebar").get_by_text(f"{name} (made here)").first.wait_for(timeout=20_000)
+    page.locator(".st-key-train_use button").click()
+    page.wait_for_url(re.compile(f"adapter={name}"), timeout=20_000)
     assert page.get_by_text("Traceback").count() == 0
 
 
