@@ -121,6 +121,13 @@ def test_a_link_opens_with_its_colour_group_and_token(visit, app):
     page.wait_for_timeout(1_000)
     assert "colour=position" in page.url
     assert picked(page) == [4, None]
+    # The picture that is saved has every point, the selected group's strong and the others faint.
+    drawn = page.evaluate(
+        """() => { const svg = fm.map.svg('#fff');
+        return ['0.87', '0.1'].map((o) => svg.split(`opacity="${o}"`).length - 1); }"""
+    )
+    assert sum(drawn) == page.evaluate("() => fm.map.n * fm.map.sides")
+    assert min(drawn) > 10
 
 
 def test_the_keyboard_reaches_every_token(visit, app):

@@ -112,7 +112,7 @@ const Told = {
       for (let side = this.sides - 1; side >= 0; side--) {
         for (let t = 0; this.show[side] && t < this.n; t++) {
           const point = side * this.n + t, [x, y] = this.at(point);
-          if (this.lit(point) !== lit || x < 0 || y < 0 || x > w || y > h) continue;
+          if (Boolean(this.lit(point)) !== lit || x < 0 || y < 0 || x > w || y > h) continue;
           const ink = lit ? this.paint(this.classOf(point)) : this.ink.faint, how = side ? `fill="none" stroke="${ink}"` : `fill="${ink}"`;
           out.push(`<circle cx="${fixed(x)}" cy="${fixed(y)}" r="${fixed(side ? r + 0.7 : r)}" ${how} opacity="${lit ? 0.87 : 0.1}"/>`);
         }
