@@ -21,8 +21,8 @@ LAYERS, BALANCINGS = 4, 5
 DEFAULTS: dict[str, Any] = {"steps": 40, "batch": 2, "look_every": 10, "groups": 8, "weights": "moving"}
 """A toy that takes well under a minute on two cores; the recorded experiments are larger."""
 FIELDS = ("steps", "batch", "groups", "look_every", "balance_weight", "seed")
-_STEP_SECONDS = 0.14
-"""Of one balancing and one step of four windows of 256 tokens on one core (measured)."""
+_STEP_SECONDS = 0.3
+"""Of one balancing and one step of four windows of 256 tokens on one core (measured beside other work)."""
 _SPAN = 1_000_000
 """Characters of the training text that a live run draws its windows from."""
 
