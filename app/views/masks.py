@@ -11,7 +11,7 @@ from analysis import masks as words
 from analysis.distance import figure as distance_figure
 from analysis.distance import sentence as distance_sentence
 from analysis.numbers import percent, sig3
-from app.ui import links, runs, settings, texts
+from app.ui import links, runs, selection, settings, texts
 from app.ui.badges import badge
 from app.ui.export import document, saveable
 from app.ui.figure import plot
@@ -20,7 +20,7 @@ from app.ui.mask import heads as heads_tab
 from app.ui.mask import held, mask_canvas, mask_data, part, second, state
 from app.ui.mask import lost as lost_pairs
 from app.ui.mask.data import MAX_SHOWN
-from app.ui.strip.data import heads_of, router_count, router_of
+from app.ui.strip.data import heads_of, kept_by, mask_name, router_count, router_label, router_of
 from app.ui.view import Needs, Page, View
 from focus_core.pattern import Pattern
 from focus_core.trace import Trace
@@ -54,6 +54,7 @@ def render(page: Page) -> None:
                 runs.run_box(page)
     _picture(page)
     _figures(page, trace, layer, heads, lost)
+    _take_over(page)
     everywhere, distance = st.tabs(["Layers and heads", "By distance"], key="masks_tab", on_change="rerun")
     with everywhere:
         if everywhere.open:
@@ -70,7 +71,7 @@ def render(page: Page) -> None:
 def _opening_link(page: Page, trace: Trace) -> Page:
     """Take the router, the held pair and the part of the mask that the opening link names."""
     notices: list[str] = []
-    links.check("router", range(router_count(trace)), 0, notices, _router_label)
+    links.check("router", range(router_count(trace)), 0, notices, lambda r: router_label(trace, r))
     if page.source and page.source.current:
         state.from_link(trace, notices)
     return dataclasses.replace(page, notices=links.keep_notices(notices))
@@ -79,10 +80,6 @@ def _opening_link(page: Page, trace: Trace) -> Page:
 def _chosen_router(page: Page, trace: Trace) -> int:
     """The router that is shown; of several, the control's choice where all heads are meant."""
     return router_of(trace, page.head, int(st.session_state.get("router") or 0))
-
-
-def _router_label(router: int) -> str:
-    return f"Groups of KV head {router}"
 
 
 # ---- picture --------------------------------------------------------------------------------------------------------
@@ -105,7 +102,7 @@ def _mask_and_held(page: Page) -> None:
             st.selectbox(
                 "Router",
                 range(router_count(trace)),
-                format_func=_router_label,
+                format_func=lambda r: router_label(trace, r),
                 key="router",
                 label_visibility="collapsed",
                 width=210,
@@ -127,14 +124,14 @@ def _mask_and_held(page: Page) -> None:
             found = words.overlay(pattern, other, heads[0], heads[0])
             label = options[chosen].label
             if options[chosen].router is not None:
-                name, label = f"KV head {router}", f"KV head {options[chosen].router}"
+                name, label = (mask_name(trace, which) for which in (router, options[chosen].router))
             st.markdown(words.overlay_answer(found, name, label) + _their_mass(trace, layer, heads, other))
             shares = {k: getattr(found, k) for k in ("both", "first", "second", "neither")}
             if found.rows < found.count:
                 said = f"Shares from {found.rows:,} of {found.count:,} rows."
         else:
             lost, said = lost_pairs.drawn(page, trace, layer, heads, pin, view)
-            shares = words.shares(pattern, heads[0], lost)
+            shares = words.shares(pattern, heads[0], lost and lost_pairs.lost_in(page, trace, layer, heads))
             if f"queries.{layer}" not in trace.arrays and trace.provenance["variant"] != "dense":
                 _not_recorded(trace, layer)
     data = mask_data(
@@ -154,15 +151,15 @@ def _mask_and_held(page: Page) -> None:
     with saveable(
         key=state.KEY,
         name=title,
-        page=lambda: document(title, part(data), note=_what_ran(trace)),
+        page=lambda: document(title, part({**data, "select": [*pin, 1] if pin else None}), note=_what_ran(trace)),
         rows=lambda: words.row_table(trace, layer, heads[0], lost),
     ):
         drawn = mask_canvas(data, key=state.KEY)
-    pin = drawn["pinned"]
-    state.keep(pin, drawn["view"], link=bool(page.source and page.source.current))
+    held_now = drawn["pinned"]
+    state.keep(held_now, drawn["view"], link=bool(page.source and page.source.current))
     links.write("router", str(router) if router and page.head is None else "")
-    if pin and max(pin) < len(trace):
-        held.render(trace, layer, heads, int(pin[0]), int(pin[1]))
+    if held_now and max(held_now) < len(trace):
+        held.render(trace, layer, heads, int(held_now[0]), int(held_now[1]))
 
 
 def _their_mass(trace: Trace, layer: int, heads: list[int], other: Pattern) -> str:
@@ -193,12 +190,18 @@ def _name(trace: Trace) -> str:
     return str(trace.provenance["variant"]).capitalize()
 
 
+def _beyond(trace: Trace, layer: int) -> str:
+    window = trace.provenance["native"][layer] or trace.provenance["window"]
+    where = "Beyond the window pairs" if window else "Pairs"
+    return f"{where} are kept by {kept_by(trace)} alone"
+
+
 def _distance(page: Page, trace: Trace, layer: int, heads: list[int]) -> None:
     found = words.by_distance(trace, layer, heads)
     window = int(trace.provenance["native"][layer] or trace.provenance["window"])
     st.markdown(f"**{distance_sentence(found, window)}**")
     st.caption(
-        "Beyond the window pairs are kept by group alone: were that by chance, the kept share of dense attention "
+        f"{_beyond(trace, layer)}: were that by chance, the kept share of dense attention "
         "would be the kept share of pairs."
         + ("" if found.rows == len(trace) else f" From {found.rows:,} of {len(trace):,} rows.")
     )
@@ -256,6 +259,19 @@ def _badges(page: Page, trace: Trace) -> None:
     badge(word, f"{p.get('time', '')} on {p.get('device', '')}, {p.get('dtype', '')}.")
     if settings.off_training(p["variant"], p.get("adapter"), p.get("config") or {}):
         badge("not as trained")
+
+
+def _take_over(page: Page) -> None:
+    """Draw again when the run ended while this page was being drawn, since then nothing watches it."""
+    request = page.request()
+    job_id = selection.asked(request)
+    job = page.engine.get(job_id) if job_id else None
+    ran = job is not None and job.state == "done" and bool(job.result)
+    if ran and not (page.source.current and page.source.kind == "live") and selection.trace_of(page.engine, request):
+        again = st.session_state.setdefault("_masks_again", set())
+        if job_id not in again:
+            again.add(job_id)
+            st.rerun()
 
 
 def _figures(page: Page, trace: Trace, layer: int, heads: list[int], lost: words.LostPairs | None) -> None:

@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 
 from analysis import heads
+from analysis.layers_heads import FIELDS, layers_by_heads, of_trace
 from tests.app.synthetic import HEADS, LAYERS, make_trace
 
 
@@ -54,3 +55,16 @@ def test_one_scale_holds_all_that_is_compared():
 def test_numbers_have_their_unit():
     assert heads.MEASURES["kept_pairs"].text(0.4142) == "41.4 %"
     assert heads.MEASURES["entropy"].text(2.5) == "2.50 nats"
+
+
+def test_every_measure_is_a_figure_in_its_own_unit(trace):
+    assert list(FIELDS) == list(heads.MEASURES)
+    shares, nats = of_trace(trace, "sink_mass").data[0], of_trace(trace, "entropy").data[0]
+    assert np.allclose(shares.z, 100 * trace.arrays["sink_mass"])
+    assert (shares.zmin, shares.zmax) == (0, 100)
+    assert np.allclose(nats.z, trace.arrays["entropy"])
+    assert (nats.zmin, nats.zmax) == pytest.approx((trace.arrays["entropy"].min(), trace.arrays["entropy"].max()))
+    assert nats.text[0][0].endswith(" nats")
+    change = layers_by_heads(np.array([[0.5, -0.25]]), "Entropy", unit="nats", difference=True).data[0]
+    assert (change.zmin, change.zmax) == (-0.5, 0.5)
+    assert change.text[0][0] == "+0.500 nats"

@@ -158,6 +158,21 @@ def test_shares_of_small_cells_are_exact_and_of_large_ones_near(page, seed):
     assert page.evaluate(SHARES, {**job, "step": 5, "rows": size, "columns": size})[1] is False
 
 
+def test_the_share_of_one_cell_counts_all_its_pairs(page):
+    case = random_case(7)
+    pattern, n = case.pattern, case.pattern.keys
+    full = pattern.tile(case.batch, case.head, slice(0, n), slice(0, n))
+    first = 0 if pattern.first_key is None else int(pattern.first_key[case.batch])
+    pairs = np.tril(np.ones((n, n), bool)) & (np.arange(n) >= first)[None, :]
+    mask, share = terms_of(pattern, case.head, case.batch), "([m, ...at]) => cellShare(openMask(m), ...at)"
+    for step in (1, 3, 5):
+        for i in range(0, n, 2 * step):
+            for j in range(0, n, 3 * step):
+                part = slice(i, i + step), slice(j, j + step)
+                want = full[part].sum() / max(1, pairs[part].sum())
+                assert page.evaluate(share, [mask, i, j, step]) == pytest.approx(want)
+
+
 def test_a_mask_of_blocks_is_one_more_term(page):
     rng = np.random.default_rng(3)
     n, size = 50, 8

@@ -208,6 +208,18 @@ function shareMask(mask, other, i0, j0, step, rows, columns) {
   return { planes, exact: step <= SAMPLES };
 }
 
+// Kept over causal real pairs of one cell of step x step pairs, all of them counted.
+function cellShare(mask, i0, j0, step) {
+  let kept = 0, pairs = 0;
+  for (let i = i0; i < Math.min(i0 + step, mask.count); i++) {
+    for (let j = Math.max(j0, mask.first); j <= Math.min(i, j0 + step - 1); j++) {
+      pairs++;
+      if (whyKept(mask, i, j)) kept++;
+    }
+  }
+  return pairs ? kept / pairs : 0;
+}
+
 // The same as whyKept for causal real pairs, without the walk over terms where they are the usual three.
 function keeper(mask) {
   const usual = { window: 0, sinks: 0, groups: null };

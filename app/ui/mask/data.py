@@ -10,6 +10,7 @@ import numpy as np
 from analysis.masks import LostPairs
 from focus_core.errors import Unsupported
 from focus_core.pattern import GroupPattern, Pattern
+from focus_core.pattern_blocks import BlockPattern
 from focus_core.trace import Trace
 
 MAX_SHOWN = 8192
@@ -19,19 +20,27 @@ def terms_of(pattern: Pattern, head: int = 0, batch: int = 0, limit: int = MAX_S
     """A pattern as the canvas reads it: ``{count, first, terms}``; see ``cells.js`` for the terms.
 
     Args:
-        pattern: whole-sequence pattern (as many queries as keys) of window, sinks and groups.
+        pattern: whole-sequence pattern (as many queries as keys) of window, sinks and groups or blocks.
         head: query head.
         batch: row of the batch.
         limit: first tokens that are drawn.
     """
-    if not isinstance(pattern, GroupPattern) or pattern.queries != pattern.keys:
-        raise Unsupported("The mask canvas draws whole-sequence patterns of groups, window and sinks.")
+    if not isinstance(pattern, GroupPattern | BlockPattern) or pattern.queries != pattern.keys:
+        raise Unsupported("The mask canvas draws whole-sequence patterns of groups, blocks, window and sinks.")
     n = min(pattern.keys, limit)
     first = 0 if pattern.first_key is None else int(pattern.first_key[batch])
-    terms: list[dict[str, Any]] = [{"kind": "window", "size": int(min(pattern.window, n))}]
+    terms: list[dict[str, Any]] = []
+    if pattern.window:
+        terms.append({"kind": "window", "size": int(min(pattern.window, n))})
     if pattern.sinks:
         terms.append({"kind": "sinks", "count": int(pattern.sinks)})
     router = pattern.router_of(head)
+    if isinstance(pattern, BlockPattern):
+        if first:
+            raise Unsupported("The mask canvas draws blocks of rows without padding.")
+        side = -(-n // pattern.block)
+        terms.append(blocks_term(pattern.kept[batch, router, :side, :side], pattern.block))
+        return {"count": n, "first": 0, "terms": terms}
     queries, keys = pattern.query_bits[batch, router, :n], pattern.key_bits[batch, router, :n]
     if queries.any() and keys.any():
         terms.append({"kind": "groups", "q": words(queries), "k": words(keys)})

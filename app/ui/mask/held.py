@@ -8,6 +8,7 @@ import streamlit as st
 from analysis import masks as words
 from analysis.numbers import percent
 from app.ui.bars import Bar, bars
+from app.ui.strip.data import kept_by
 from focus_core.trace import Trace
 
 
@@ -42,7 +43,7 @@ def render(trace: Trace, layer: int, heads: list[int], query: int, key: int) -> 
         elif at < sinks:
             kind, note = "sink", "first token"
         else:
-            kind, note = "kept", "by group"
+            kind, note = "kept", f"by {kept_by(trace)}"
         rows.append(Bar(trace.tokens[at], f"{at + 1:,}", float(mass[at]), kind, note))
     bars(rows)
 

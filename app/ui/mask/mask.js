@@ -130,7 +130,9 @@ class MaskCanvas extends Say {
   minimap() {
     const { map, ink, data } = this, ctx = map.getContext("2d"), ratio = this.place.ratio, size = Math.round(MAP * ratio);
     if (!this.mapped) {
-      const cells = cellsOf(this.model.mask, this.model.other, this.model.lost, { i: 0, j: 0, span: data.count }, MAP);
+      // Lost pairs of a part of the rows would look as if the others had none.
+      const all = this.model.lost && this.model.lost.rows.length >= data.count ? this.model.lost : null;
+      const cells = cellsOf(this.model.mask, this.model.other, all, { i: 0, j: 0, span: data.count }, MAP);
       this.mapped = document.createElement("canvas");
       this.mapped.width = cells.columns;
       this.mapped.height = cells.rows;

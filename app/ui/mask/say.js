@@ -102,13 +102,11 @@ class Say {
       const text = mass ? `lost: dense attention gave it ${percent(mass)}` : verdict(mask);
       tip.append(element("span", "row verdict", text));
     }
-    const cells = this.cells;
-    if (cells && cells.step > 1) {
-      const c = Math.floor((i - cells.i0) / cells.step) * cells.columns + Math.floor((j - cells.j0) / cells.step);
-      const kept = other ? cells.planes[0][c] + cells.planes[1][c] : cells.planes[0][c] + cells.planes[1][c] + cells.planes[2][c];
-      const about = cells.exact ? "" : "about ";
-      if (kept !== undefined) tip.append(element("span", "row m", `This cell: ${cells.step} × ${cells.step} pairs, ${about}${percent(Math.min(1, kept / 255))} kept`));
-    }
+    const step = this.cells ? this.cells.step : 1;
+    if (step === 1) return;
+    const share = (which) => percent(cellShare(which, i - ((i - this.cells.i0) % step), j - ((j - this.cells.j0) % step), step));
+    tip.append(element("span", "row m", `This cell: ${step} × ${step} pairs, ` +
+      (other ? `${share(mask)} kept by ${this.data.names[0]}, ${share(other)} by ${this.data.names[1]}` : `${share(mask)} kept`)));
   }
 
   placeTip(x, y) {

@@ -12,10 +12,11 @@ import streamlit as st
 from app.ui import comparisons, links, selection
 from app.ui.guard import plain, show_error
 from app.ui.jobs import about, job_status
-from app.ui.strip.data import router_count
+from app.ui.strip.data import mask_name, router_count
 from app.ui.view import Page
 from focus_core.errors import FocusError
 from focus_core.pattern import GroupPattern, Pattern
+from focus_core.pattern_blocks import BlockPattern
 from focus_core.trace import Trace
 from focus_core.variants import make
 
@@ -54,7 +55,8 @@ def options(page: Page, trace: Trace, router: int) -> dict[str, Second]:
             found[name] = Second(line["label"], _request(page, line))
     for other in range(router_count(trace)):
         if other != router:
-            found[f"router.{other}"] = Second(f"KV head {other} of this run", router=other)
+            name = mask_name(trace, other)
+            found[f"router.{other}"] = Second(f"{name[0].upper()}{name[1:]} of this run", router=other)
     return found
 
 
@@ -96,6 +98,8 @@ def pattern_of(page: Page, trace: Trace, second: Second, layer: int) -> Pattern 
     own = trace.pattern(layer)
     if trace.provenance["native"][layer] is not None:
         return own
+    if second.router is not None and isinstance(own, BlockPattern):
+        return own.only(second.router)
     if second.router is not None:
         part = slice(second.router, second.router + 1)
         return dataclasses.replace(own, query_bits=own.query_bits[:, part], key_bits=own.key_bits[:, part])
