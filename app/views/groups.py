@@ -112,14 +112,13 @@ def _notices(page: Page) -> None:
 def _explain(page: Page) -> None:
     with st.expander("What am I looking at?", icon=":material/help:"):
         st.markdown(
-            "A router is a small trained map from a token's hidden state to a few numbers; the nearest centroids, "
-            "after a bias that balances the groups, name the groups that the token **is in** (its key) and **looks for** (its query). Far away, a token sees "
-            "only tokens of the groups it looks for. Nobody told the router about grammar: whether its groups are "
-            "parts of speech is a question, and the tab “Is it grammar?” tests it."
+            "A router is a small trained map from a token's hidden state to a few numbers. The nearest centroids, "
+            "after a bias that balances the groups, name those that the token **is in** (its key) and **looks for** "
+            "(its query); far away, a token sees only tokens of groups it looks for. Nobody told the router about "
+            "grammar: whether its groups are parts of speech is a question, and the tab “Is it grammar?” tests it."
         )
-        st.latex(
-            r"K_j = \operatorname{top}_1(W_k h_j \cdot C + b), \qquad Q_i = \operatorname{top}_m(W_q h_i \cdot C + b)"
-        )
+        keys, queries = (rf"\operatorname{{top}}_{k}(W_{w} h_{i} \cdot C + b)" for k, w, i in ("1kj", "mqi"))
+        st.latex(rf"K_j = {keys}, \qquad Q_i = {queries}")
         shown = state.shown(page)
         if shown is not None:
             purest = grammar.purest(shown.table())
