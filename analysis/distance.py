@@ -83,6 +83,8 @@ def sentence(found: ByDistance, window: int) -> str:
     if not far.any():
         return "All distances lie within the window: no pair is dropped."
     wanted, lost = float(found.mass[far].sum()), float(found.lost[far].sum())
+    if not window:
+        return f"{percent(1 - lost / wanted)} of dense attention is still seen, over all distances."
     if wanted <= 0:
         return "Dense attention wants nothing beyond the window here."
     seen = percent(1 - lost / wanted)

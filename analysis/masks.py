@@ -9,6 +9,7 @@ import pandas as pd
 
 from analysis.numbers import percent
 from focus_core.pattern import GroupPattern, Pattern
+from focus_core.pattern_blocks import BlockPattern
 from focus_core.trace import Trace
 
 CORE = 0.9
@@ -194,17 +195,18 @@ def joined(one: LostPairs, more: LostPairs) -> LostPairs:
     )
 
 
-def shares(pattern: GroupPattern, head: int, lost: LostPairs | None = None) -> dict[str, float]:
+def shares(pattern: GroupPattern | BlockPattern, head: int, lost: LostPairs | None = None) -> dict[str, float]:
     """Share of the causal pairs that each part of the mask keeps, by the first reason that holds.
 
     Returns:
-        ``near`` (window), ``sink``, ``group``, ``dropped``, and ``lost`` where lost pairs are given.
+        ``near`` (window), ``sink``, ``group`` or ``block``, ``dropped``, and ``lost`` where lost pairs are given.
     """
     seen = np.arange(pattern.keys, dtype=np.int64) + 1
     near = np.minimum(seen, pattern.window)
     sink = np.minimum(seen - near, pattern.sinks)
     kept, possible = pattern.kept_per_query(0, head), max(1, int(seen.sum()))
-    found = {"near": near, "sink": sink, "group": kept - near - sink, "dropped": seen - kept}
+    far = "block" if isinstance(pattern, BlockPattern) else "group"
+    found = {"near": near, "sink": sink, far: kept - near - sink, "dropped": seen - kept}
     out = {name: int(count.sum()) / possible for name, count in found.items()}
     return out if lost is None else {**out, "lost": lost.share}
 

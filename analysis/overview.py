@@ -103,7 +103,7 @@ def untouched(trace: Trace) -> str:
     """Which tokens no variant can hurt, in one sentence; empty where that is none or all."""
     p = trace.provenance
     reach = int(p["window"]) + int(p.get("sinks") or 0)
-    if p["variant"] == "dense" or reach >= len(trace):
+    if p["variant"] == "dense" or not 0 < reach < len(trace):
         return ""
     return f"The first {reach:,} tokens (window and first tokens together) see all before them and cannot be hurt."
 

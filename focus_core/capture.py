@@ -19,6 +19,7 @@ from focus_core.edits import Edit, Edited, check
 from focus_core.errors import InvalidInput, TooLarge, Unsupported
 from focus_core.head_statistics import SIMILAR_HOW, SINK_TOKENS, HeadStatistics
 from focus_core.pattern import GroupPattern, Pattern
+from focus_core.pattern_blocks import BlockPattern
 from focus_core.trace import Trace
 from focus_core.watches import Cancel, DenseWatch, Progress, ServedWatch
 
@@ -121,11 +122,12 @@ def capture_trace(
         "partial": np.asarray(tokens.partial, bool),
         "word": np.asarray(tokens.word, np.int32),
         **_sets(patterns, facts.native),
+        **_blocks(patterns, facts.native),
         **served.points,
         **dense.vectors,
     }
     own = next((p for p, native in zip(patterns, facts.native, strict=True) if native is None), None)
-    window, sinks = (own.window, own.sinks) if isinstance(own, GroupPattern) else (count, 0)
+    window, sinks = (own.window, own.sinks) if isinstance(own, GroupPattern | BlockPattern) else (count, 0)
     left_out = facts.layers - len(kept_layers) if layers == "all" else 0
     provenance = {
         "model": loaded.name,
@@ -163,6 +165,8 @@ def capture_trace(
         "seconds": round(time.perf_counter() - began, 3),
         "summary": summary_of(arrays),
     }
+    if isinstance(own, BlockPattern):
+        provenance["block_size"] = own.block
     if edits:
         provenance["edits"] = [edit.document() for edit in edits]
     shown = np.unique(np.concatenate([arrays["top_ids"], arrays["dense_top_ids"]])).tolist()
@@ -228,9 +232,7 @@ def _head_figures(layers: list[HeadStatistics]) -> dict[str, np.ndarray]:
 
 
 def _density(pattern: Pattern) -> list[float]:
-    """(Hq,) kept over causal pairs; heads of one router are counted once."""
-    if not isinstance(pattern, GroupPattern):
-        return [pattern.density(0, head) for head in range(pattern.heads)]
+    """(Hq,) kept over causal pairs; heads that keep the same pairs are counted once."""
     routers = [pattern.router_of(head) for head in range(pattern.heads)]
     found = {router: pattern.density(0, routers.index(router)) for router in set(routers)}
     return [found[router] for router in routers]
@@ -247,6 +249,12 @@ def _sets(patterns: list[Pattern], native: Sequence[int | None]) -> dict[str, np
     for layer, pattern in grouped.items():
         sets["query_bits"][layer], sets["key_bits"][layer] = pattern.query_bits[0], pattern.key_bits[0]
     return sets
+
+
+def _blocks(patterns: list[Pattern], native: Sequence[int | None]) -> dict[str, np.ndarray]:
+    """``block_mask.{layer}`` of the layers that keep whole blocks; all of one block size."""
+    own = [(layer, p) for layer, p in enumerate(patterns) if native[layer] is None and isinstance(p, BlockPattern)]
+    return {f"block_mask.{layer}": pattern.packed() for layer, pattern in own}
 
 
 def _versions() -> dict[str, str]:

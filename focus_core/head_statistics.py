@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from focus_core.pattern import GroupPattern, Pattern
+from focus_core.pattern import Pattern
 
 if TYPE_CHECKING:
     import torch
@@ -77,7 +77,7 @@ def head_statistics(
     kept, entropy, sink = np.zeros(heads), np.zeros(heads), np.zeros(heads)
     profiles, tiles = [], {}
     for head in range(heads):
-        router = pattern.router_of(head) if isinstance(pattern, GroupPattern) else head
+        router = pattern.router_of(head)
         if router not in tiles:
             dropped = ~torch.from_numpy(pattern.tile(0, head, rows, slice(0, count))).to(query.device)
             tiles = {router: dropped}

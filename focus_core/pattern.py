@@ -42,6 +42,10 @@ class Pattern(ABC):
     def tile(self, batch: int, head: int, rows: slice, cols: slice) -> np.ndarray:
         """Bool array of the cells ``rows`` (queries, from 0) x ``cols`` (keys): True where kept."""
 
+    def router_of(self, head: int) -> int:
+        """What heads that keep the same pairs have in common; each head is its own unless a pattern says more."""
+        return head
+
     def possible_per_query(self, batch: int) -> np.ndarray:
         """(queries,) number of causal keys each query could see."""
         return np.arange(self.keys - self.queries, self.keys, dtype=np.int64) + 1

@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 
 from focus_core.errors import InvalidInput
-from focus_core.pattern import GroupPattern
+from focus_core.pattern import GroupPattern, Pattern
+from focus_core.pattern_blocks import BlockPattern
 
 FORMAT = 1
 
@@ -24,6 +25,8 @@ class Trace:
 
     Arrays (those asked for; L layers, R routers, N tokens, Hq query heads, Hkv KV heads, D head dim):
         ``query_bits``, ``key_bits`` (L, R, N) int64: group sets as served; absent when the variant has no groups.
+        ``block_mask.{layer}`` (R, ceil(N/B), ceil(ceil(N/B)/8)) uint8: kept blocks of B = provenance ``block_size``
+            tokens, bits along the last axis (R = 1, or a divisor of Hq); where a variant keeps whole blocks.
         ``nll``, ``dense_nll`` (N-1,) float32: -log p of token t+1 given its past, variant and dense.
         ``queries.{layer}`` (Hq, N, D), ``keys.{layer}`` (Hkv, N, D) float16: rotated q and k of the DENSE pass.
         ``kept_pairs`` (L, Hq) float32: kept over causal pairs.
@@ -46,7 +49,8 @@ class Trace:
         provenance: JSON values: model, revision, dtype, device, variant, config (of the variant), adapter, text_name,
             text_hash, layers, heads, kv_heads, head_dim, scale, softcap, window, sinks, groups, native (list with each
             layer's own sliding window or null), seconds, versions, time, sampled_queries, recorded (bool), sink_tokens,
-            similar_how; ``edits`` where groups were edited (see ``focus_core.edits``).
+            similar_how; ``block_size`` where blocks were kept; ``edits`` where groups were edited (see
+            ``focus_core.edits``).
         text: the text itself.
         tokens: the token strings, as shown (N).
         arrays: see above.
@@ -67,12 +71,19 @@ class Trace:
         """Layers whose q and k were recorded."""
         return sorted(int(k.split(".")[1]) for k in self.arrays if k.startswith("queries."))
 
-    def pattern(self, layer: int) -> GroupPattern:
+    @property
+    def has_blocks(self) -> bool:
+        """Whether the variant kept whole blocks of pairs."""
+        return any(name.startswith("block_mask.") for name in self.arrays)
+
+    def pattern(self, layer: int) -> Pattern:
         """The pairs that the variant kept at this layer."""
         p, n = self.provenance, len(self)
         own = p["native"][layer]
         if own is not None:
             return GroupPattern.without_groups(1, n, n, p["heads"], own)
+        if (blocks := self.arrays.get(f"block_mask.{layer}")) is not None:
+            return BlockPattern.from_packed(blocks, p["block_size"], p["heads"], n, p["window"], p["sinks"])
         if "key_bits" not in self.arrays:
             return GroupPattern.without_groups(1, n, n, p["heads"], p["window"], p["sinks"])
         bits = self.arrays["query_bits"][layer][None], self.arrays["key_bits"][layer][None]

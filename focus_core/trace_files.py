@@ -88,6 +88,14 @@ def _check(trace: Trace) -> None:
             wanted = (heads if head == "queries" else kv, n, None)
             if not layer.isdecimal() or int(layer) >= layers:
                 raise _wrong(f"{name} belongs to no layer")
+        if head == "block_mask":
+            block, sharing = p.get("block_size"), array.shape[0] if array.ndim else 0
+            if not _count(block) or not block or not sharing or heads % sharing or array.dtype != np.uint8:
+                raise _wrong(f"{name} is no mask of blocks of {block!r} tokens for {heads} heads")
+            if not layer.isdecimal() or int(layer) >= layers:
+                raise _wrong(f"{name} belongs to no layer")
+            side = -(-n // block)
+            wanted = (sharing, side, -(-side // 8))
         if wanted is not None and not _fits(array.shape, wanted):
             raise _wrong(f"{name} has the shape {array.shape}, not {wanted}".replace("None", "any"))
         if not np.issubdtype(array.dtype, np.number) and array.dtype != bool:

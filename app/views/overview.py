@@ -17,7 +17,17 @@ from app.ui.export import document, saveable
 from app.ui.guard import guarded, plain
 from app.ui.strip import part as strip_part
 from app.ui.strip import token_strip
-from app.ui.strip.data import MAX_SHOWN, Lost, heads_of, lost_keys, router_count, router_of, strip_data
+from app.ui.strip.data import (
+    MAX_SHOWN,
+    Lost,
+    heads_of,
+    kept_by,
+    lost_keys,
+    router_count,
+    router_label,
+    router_of,
+    strip_data,
+)
 from app.ui.view import Needs, Page, View
 from focus_core.trace import Trace
 
@@ -54,7 +64,7 @@ def render(page: Page) -> None:
 def _opening_link(page: Page, trace: Trace) -> Page:
     """Take the router and the held token that the opening link names."""
     notices: list[str] = []
-    links.check("router", range(router_count(trace)), 0, notices, _router_label)
+    links.check("router", range(router_count(trace)), 0, notices, lambda r: router_label(trace, r))
     # Counted as in the text, from 1; held once the text that the link means is the one shown.
     raw = links.opening("tok") if page.source and page.source.current else ""
     if raw.isdecimal() and 1 <= int(raw) <= min(len(trace), MAX_SHOWN):
@@ -65,10 +75,6 @@ def _opening_link(page: Page, trace: Trace) -> Page:
     elif raw:
         notices.append(f"In the link, token {raw[:60]} does not exist; none is held.")
     return dataclasses.replace(page, notices=links.keep_notices(notices))
-
-
-def _router_label(router: int) -> str:
-    return f"Groups of KV head {router}"
 
 
 def _what_ran(trace: Trace) -> str:
@@ -196,16 +202,18 @@ def _strip_and_held(page: Page) -> None:
             router = st.selectbox(
                 "Router",
                 range(router_count(trace)),
-                format_func=_router_label,
+                format_func=lambda r: router_label(trace, r),
                 key="router",
                 label_visibility="collapsed",
                 width=210,
             )
             each = int(trace.provenance["heads"]) // int(trace.provenance["kv_heads"])
             st.caption(
-                "Router",
+                "Mask" if trace.has_blocks else "Router",
                 width="content",
-                help=f"A KV head holds the keys and values that {each} query head{'s share' if each > 1 else ' uses'}; "
+                help="Every query head keeps blocks of its own."
+                if trace.has_blocks
+                else f"A KV head holds the keys and values that {each} query head{'s share' if each > 1 else ' uses'}; "
                 "its router is the small trained map that puts each token into groups for it.",
             )
     router = router_of(trace, page.head, router)
@@ -319,7 +327,7 @@ def _rows(trace: Trace, lost: Lost, keys: np.ndarray) -> list[Bar]:
         elif lost.query - key < p["window"]:
             kind, note = "window", "itself" if key == lost.query else "nearby"
         else:
-            kind, note = "kept", "by group"
+            kind, note = "kept", f"by {kept_by(trace)}"
         rows.append(Bar(trace.tokens[key], f"{key + 1:,}", float(lost.mass[key]), kind, note))
     return rows
 

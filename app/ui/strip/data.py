@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from focus_core.pattern_blocks import BlockPattern
 from focus_core.trace import Trace
 
 MAX_SHOWN = 8192
@@ -49,8 +50,25 @@ def router_of(trace: Trace, head: int | None, router: int = 0) -> int:
 
 
 def router_count(trace: Trace) -> int:
-    """Routers a layer: 1, or one a KV head; 1 where the variant has no groups."""
+    """Masks a layer: one a router (1, or one a KV head), or one a head where blocks are kept; 1 without either."""
+    if trace.has_blocks:
+        return next(len(array) for name, array in trace.arrays.items() if name.startswith("block_mask."))
     return int(trace.arrays["key_bits"].shape[1]) if "key_bits" in trace.arrays else 1
+
+
+def router_label(trace: Trace, router: int) -> str:
+    """What one of a layer's masks is called."""
+    return f"{kept_by(trace).capitalize()}s of {mask_name(trace, router)}"
+
+
+def mask_name(trace: Trace, router: int) -> str:
+    """Whose mask it is: ``KV head 2``, or ``head 2`` where every query head keeps its own blocks."""
+    return f"{'' if trace.has_blocks and router_count(trace) == trace.provenance['heads'] else 'KV '}head {router}"
+
+
+def kept_by(trace: Trace) -> str:
+    """What far pairs are kept by: ``group`` or ``block``."""
+    return "block" if trace.has_blocks else "group"
 
 
 def heads_of(trace: Trace, head: int | None, router: int) -> list[int]:
@@ -179,6 +197,11 @@ def strip_data(
     if "key_bits" in trace.arrays and own is None:
         keys, queries = trace.arrays["key_bits"][layer, router, :n], trace.arrays["query_bits"][layer, router, :n]
         data |= {"k": _words(keys), "q": _words(queries), "groups": group_shares(keys)}
+    pattern = trace.pattern(layer) if trace.has_blocks else None
+    if isinstance(pattern, BlockPattern):
+        side = -(-n // pattern.block)
+        kept = pattern.kept[0, router, :side, :side]
+        data["blocks"] = {"size": pattern.block, "columns": side, "bits": _pack(kept, np.uint8)}
     if "nll" in trace.arrays and "dense_nll" in trace.arrays:
         change = np.concatenate([[0.0], (trace.arrays["dense_nll"] - trace.arrays["nll"])[: n - 1]])
         data |= {"change": _pack(change, np.float32), "scale": change_scale(change)}

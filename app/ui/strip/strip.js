@@ -29,7 +29,7 @@ class Strip extends Words {
     const same = this.tokens && this.tokens.length === data.cells.length && this.total === data.count &&
       this.tokens.every((t, i) => t === data.cells[i]);
     if (!same) this.build(data);
-    const view = [data.layer, data.mode, data.window, data.sinks, data.k && data.k[0], data.q && data.q[0], data.change].join("|");
+    const view = [data.layer, data.mode, data.window, data.sinks, data.k && data.k[0], data.q && data.q[0], data.blocks && data.blocks.bits, data.change].join("|");
     if (!same || view !== this.view) {
       this.view = view;
       this.hideTip();
@@ -88,6 +88,7 @@ class Strip extends Words {
     this.k = data.k ? words(data.k, data.count) : null;
     this.q = data.q ? words(data.q, data.count) : null;
     this.change = data.change ? unpack(data.change, Float32Array) : null;
+    this.blocks = data.blocks ? unpack(data.blocks.bits, Uint8Array) : null;
     this.base = new Array(n);
     for (let c = 0; c < n; c++) {
       const span = this.spans[c];
@@ -145,6 +146,10 @@ class Strip extends Words {
     if (j > i) return 0;
     let s = 0;
     if (this.k && ((this.q.low[i] & this.k.low[j]) | (this.q.high[i] & this.k.high[j]))) s |= STATE.K;
+    if (this.blocks) {
+      const { size, columns } = this.data.blocks;
+      if (this.blocks[Math.floor(i / size) * columns + Math.floor(j / size)]) s |= STATE.K;
+    }
     if (i - j < this.data.window) s |= STATE.W;
     if (j < this.data.sinks) s |= STATE.S;
     return s;

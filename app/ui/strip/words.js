@@ -64,7 +64,7 @@ class Words {
         element("b", "", names(asks) || "none"), ": it ");
     }
     const share = (100 * seen.all) / (i + 1);
-    const parts = [[seen.near, "nearby"], [seen.group, "by group"], [seen.sink, "first"]].filter((part) => part[0]);
+    const parts = [[seen.near, "nearby"], [seen.group, this.blocks ? "by block" : "by group"], [seen.sink, "first"]].filter((part) => part[0]);
     say.append("sees ", element("b", "", seen.all.toLocaleString() + " of " + (i + 1).toLocaleString()),
       " tokens (" + (share >= 99.95 ? "100" : share.toPrecision(3)) + " %): " +
       parts.map((part) => part[0].toLocaleString() + " " + part[1]).join(", ") + ".");
@@ -97,7 +97,7 @@ class Words {
   relation(i, j) {
     if (j > i) return "after the held token: never seen";
     const s = this.sees(i, j);
-    const why = [s & STATE.W ? "nearby" : "", s & STATE.S ? "first token" : "", s & STATE.K ? "shared group" : ""].filter(Boolean);
+    const why = [s & STATE.W ? "nearby" : "", s & STATE.S ? "first token" : "", s & STATE.K ? (this.blocks ? "kept block" : "shared group") : ""].filter(Boolean);
     if (why.length) return "kept: " + why.join(", ");
     if (this.lost.has(j)) return "lost: dense attention gave it " + (100 * this.lost.get(j)).toPrecision(3) + " %";
     return "dropped";
@@ -140,7 +140,8 @@ class Words {
     }
     if (bar.childNodes.length) bar.append(element("span", "sep"));
     if (this.k) chip("background:color-mix(in srgb, var(--pair-kept) 34%, var(--bg))", "", "kept by group", "Shares a group with the token you point at.");
-    chip("box-shadow:inset 0 -.2rem 0 var(--pair-window)", "", "nearby", "Within the window of " + data.window + " tokens.");
+    if (this.blocks) chip("background:color-mix(in srgb, var(--pair-kept) 34%, var(--bg))", "", "kept by block", "In a block of " + data.blocks.size + " tokens that the block of the token you point at keeps.");
+    if (data.window) chip("box-shadow:inset 0 -.2rem 0 var(--pair-window)", "", "nearby", "Within the window of " + data.window + " tokens.");
     if (data.sinks) chip("background:color-mix(in srgb, var(--fg) 78%, var(--bg))", "", "first tokens", "The first " + data.sinks + " tokens stay visible to all.");
     chip("background:color-mix(in srgb, var(--pair-dropped) 45%, var(--bg))", "", "dropped", "Not computed.");
     chip("background:color-mix(in srgb, var(--pair-lost) 40%, var(--bg));border-bottom:2px dashed var(--pair-lost)", "", "lost", "Dropped, though it is among the tokens that hold 90 % of dense attention. Hold a token to see.");
