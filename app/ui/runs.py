@@ -39,6 +39,7 @@ def run_box(page: Page) -> None:
     request = page.request()
     job_id = selection.asked(request)
     job = page.engine.get(job_id) if job_id else None
+    _take_over(page, job)
     with st.container(key="run_box"):
         if page.source and page.source.current and page.source.kind == "opened":
             name = st.session_state["_opened"].get("name", "a file")
@@ -70,6 +71,15 @@ def run_box(page: Page) -> None:
         _run_button(page, request)
         if (prepare := _preparation(page)) is not None and not prepare.finished:
             job_status(page.engine, prepare.id, key="prepare", what=PREPARATION, session=page.session)
+
+
+def _take_over(page: Page, job: Any) -> None:
+    """Draw again, once, when the run ended while the page was being drawn: no progress is left that would say so."""
+    if job is None or job.state != "done" or (page.source and page.source.current and page.source.kind != "recorded"):
+        return
+    if st.session_state.get("_taken") != job.id and selection.trace_of(page.engine, page.request()):
+        st.session_state["_taken"] = job.id
+        st.rerun()
 
 
 def _preparation(page: Page) -> Any:

@@ -10,7 +10,7 @@ import streamlit as st
 
 from analysis import grammar
 from analysis.agreement import MEASURES
-from app.ui import links, runs, selection
+from app.ui import links, runs
 from app.ui.badges import badge_text
 from app.ui.groups import map as map_tab
 from app.ui.groups import shown as state
@@ -65,16 +65,6 @@ def render(page: Page) -> None:
     if page.source and page.source.current:
         with st.columns([1, 2])[0]:
             runs.run_box(page)
-        _take_over(page)
-
-
-def _take_over(page: Page) -> None:
-    """Draw again where the live run was done while the recording was drawn: no progress is left that would say so."""
-    job_id = selection.asked(page.request()) if page.source.kind == "recorded" else None
-    job = page.engine.get(job_id) if job_id else None
-    if job is not None and job.state == "done" and st.session_state.get("_groups_took") != job_id:
-        st.session_state["_groups_took"] = job_id
-        st.rerun()
 
 
 def _answer(page: Page) -> None:

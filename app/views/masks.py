@@ -11,7 +11,7 @@ from analysis import masks as words
 from analysis.distance import figure as distance_figure
 from analysis.distance import sentence as distance_sentence
 from analysis.numbers import percent, sig3
-from app.ui import links, runs, selection, settings, texts
+from app.ui import links, runs, settings, texts
 from app.ui.badges import badge
 from app.ui.export import document, saveable
 from app.ui.figure import plot
@@ -54,7 +54,6 @@ def render(page: Page) -> None:
                 runs.run_box(page)
     _picture(page)
     _figures(page, trace, layer, heads, lost)
-    _take_over(page)
     everywhere, distance = st.tabs(["Layers and heads", "By distance"], key="masks_tab", on_change="rerun")
     with everywhere:
         if everywhere.open:
@@ -259,19 +258,6 @@ def _badges(page: Page, trace: Trace) -> None:
     badge(word, f"{p.get('time', '')} on {p.get('device', '')}, {p.get('dtype', '')}.")
     if settings.off_training(p["variant"], p.get("adapter"), p.get("config") or {}):
         badge("not as trained")
-
-
-def _take_over(page: Page) -> None:
-    """Draw again when the run ended while this page was being drawn, since then nothing watches it."""
-    request = page.request()
-    job_id = selection.asked(request)
-    job = page.engine.get(job_id) if job_id else None
-    ran = job is not None and job.state == "done" and bool(job.result)
-    if ran and not (page.source.current and page.source.kind == "live") and selection.trace_of(page.engine, request):
-        again = st.session_state.setdefault("_masks_again", set())
-        if job_id not in again:
-            again.add(job_id)
-            st.rerun()
 
 
 def _figures(page: Page, trace: Trace, layer: int, heads: list[int], lost: words.LostPairs | None) -> None:
