@@ -14,12 +14,14 @@ import streamlit as st
 
 from app.ui import links
 
+_running: list[Any] = []
 FACTORY = "FOCUS_LAB_ENGINE"
 """Environment variable ``module:function`` that builds another engine with the same methods."""
 
 
 def _close(engine: Any) -> None:
     """Clearing Streamlit's caches must not leave a worker behind."""
+    _running.clear()
     if hasattr(engine, "close"):
         engine.close()
 
@@ -28,7 +30,9 @@ def _close(engine: Any) -> None:
 def _engine(factory: str) -> Any:
     links.keep_to_list()
     module, _, function = factory.partition(":")
-    return getattr(importlib.import_module(module), function)()
+    engine = getattr(importlib.import_module(module), function)()
+    _running[:] = [engine]
+    return engine
 
 
 def get_engine() -> Any:
@@ -72,9 +76,10 @@ def _ended(session: str) -> None:
         if _live[session] > 0:
             return
         del _live[session]
-    engine = get_engine()
-    if hasattr(engine, "release"):
-        engine.release(session)
+    # The one that runs: a page that ends must not start another.
+    for engine in _running:
+        if hasattr(engine, "release"):
+            engine.release(session)
 
 
 @st.cache_resource(scope="session", show_spinner=False, on_release=_ended)

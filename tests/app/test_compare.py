@@ -5,6 +5,7 @@ import json
 import pytest
 from streamlit.testing.v1 import AppTest
 
+from app.ui import selection
 from focus_core import assets
 from focus_core.errors import InvalidInput
 from tests.app import fake_compare
@@ -26,6 +27,8 @@ def start(monkeypatch, tmp_path):
 
     monkeypatch.setenv("FOCUS_LAB_ENGINE", "tests.app.fake_compare:make")
     monkeypatch.setattr(assets, "adapters", fake_compare.shipped)
+    # The fake engine brings a shipped Trace of its own; the next test file finds the real ones again.
+    monkeypatch.setattr(selection, "traces_folder", selection.traces_folder)
     monkeypatch.setattr("app.ui.comparisons.results_folder", lambda: tmp_path)
 
     def open_page(**environment: str) -> AppTest:

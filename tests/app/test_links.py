@@ -215,7 +215,7 @@ def test_a_browser_is_the_same_asker_after_a_reload(monkeypatch):
 
 def test_the_last_page_of_a_browser_lets_go_of_its_jobs(monkeypatch):
     released = []
-    monkeypatch.setattr(engines, "get_engine", lambda: type("E", (), {"release": staticmethod(released.append)}))
+    monkeypatch.setattr(engines, "_running", [type("E", (), {"release": staticmethod(released.append)})])
     engines._live["browser"] = 2
     engines._ended("browser")
     assert released == []
