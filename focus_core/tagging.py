@@ -140,23 +140,6 @@ def split_words(text: str) -> list[list[tuple[int, int, str]]]:
     return [sentence for sentence in sentences if sentence]
 
 
-def unpack(document: dict[str, Any]) -> PerceptronTagger:
-    """Make NLTK's tagger from the shipped form: class numbers and whole-number weights."""
-    try:
-        from nltk.tag.perceptron import PerceptronTagger
-    except ImportError as error:
-        raise NotAvailable("Tagging needs the package nltk.", "pip install -r requirements.txt") from error
-    classes: list[str] = document["classes"]
-    weights = {
-        feature: {classes[c]: w / WEIGHT_SCALE for c, w in zip(pairs[::2], pairs[1::2], strict=True)}
-        for feature, pairs in document["weights"].items()
-    }
-    known = {word: tag for tag, listed in document["known_words"].items() for word in listed}
-    tagger = PerceptronTagger(load=False)
-    tagger.decode_json_params((weights, known, classes))
-    return tagger
-
-
 @cache
 def _tagger() -> Tagger:
     if not MODEL_FILE.exists():

@@ -2,6 +2,7 @@ import json
 
 import pytest
 
+from data.build.tagger import unpack
 from focus_core import tagging
 from focus_core.assets import load_text
 from focus_core.tagging import split_words, tag
@@ -63,7 +64,7 @@ def test_tags_of_a_plain_sentence():
 
 def test_it_tags_as_nltk_does():
     document = json.loads(tagging.MODEL_FILE.read_text(encoding="utf-8"))
-    theirs = tagging.unpack(document)
+    theirs = unpack(document)
     for name in ("persuasion opening", "brown learned", "brown fiction"):
         text = load_text(name).text[:40_000]
         assert tag(text) == tagging.tag_sentences(theirs, text)

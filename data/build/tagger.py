@@ -22,7 +22,7 @@ from nltk.tag.perceptron import PerceptronTagger
 
 from data.build import detokenise, sources
 from data.build.texts import BROWN
-from focus_core.tagging import MODEL_FILE, WEIGHT_SCALE, tag_sentences, unpack
+from focus_core.tagging import MODEL_FILE, WEIGHT_SCALE, tag_sentences
 from focus_core.tags import universal_tag
 
 HELD_OUT = 50
@@ -85,6 +85,19 @@ def span_accuracy(tagger: PerceptronTagger, folder: Path, files: list[str]) -> f
         right += sum(found.get((start, end)) == universal_tag(tag) for start, end, tag in spans)
         total += len(spans)
     return right / total
+
+
+def unpack(document: dict[str, Any]) -> PerceptronTagger:
+    """Make NLTK's tagger from the shipped form: class numbers and whole-number weights."""
+    classes: list[str] = document["classes"]
+    weights = {
+        feature: {classes[c]: w / WEIGHT_SCALE for c, w in zip(pairs[::2], pairs[1::2], strict=True)}
+        for feature, pairs in document["weights"].items()
+    }
+    known = {word: tag for tag, listed in document["known_words"].items() for word in listed}
+    tagger = PerceptronTagger(load=False)
+    tagger.decode_json_params((weights, known, classes))
+    return tagger
 
 
 def main() -> None:
