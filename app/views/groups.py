@@ -84,10 +84,7 @@ def _answer(page: Page) -> None:
 
 
 def _notices(page: Page) -> None:
-    for notice in page.notices:
-        st.warning(notice, icon=":material/link_off:")
-    if page.notices:
-        st.button("Understood", key="notices_ok", on_click=links.dismiss_notices, type="tertiary")
+    links.show_notices(page.notices)
     source = page.source
     if source and not source.current:
         name = source.trace.provenance.get("text_name")
