@@ -15,12 +15,14 @@ TOKEN = 300
 
 
 def main() -> None:
-    """Write ``docs/overview.png``, ``docs/held.png`` (a held token, dark) and ``docs/compare.png``."""
+    """Write ``docs``: overview, held (a token held, dark), groups, masks (dark) and compare."""
     FOLDER.mkdir(exist_ok=True)
     with served(FOCUS_LAB_ENGINE="focus_core.jobs:Engine") as address, chromium() as browser:
         for name, path, scheme in (
             ("overview", "/", "light"),
             ("held", "/", "dark"),
+            ("groups", "/groups", "light"),
+            ("masks", "/masks", "dark"),
             ("compare", "/compare", "light"),
         ):
             page = browser.new_page(viewport=SIZE, color_scheme=scheme)

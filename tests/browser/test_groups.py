@@ -160,7 +160,7 @@ def test_umap_takes_over_without_moving_the_map(visit, app):
     assert page.evaluate("() => fm.isConnected")
 
 
-def test_token_text_is_text_and_eight_thousand_tokens_are_smooth(browser):
+def test_eight_thousand_tokens_are_drawn_and_pointing_leaves_the_picture_alone(browser):
     with served(FAKE_TOKENS="8192") as url:
         page = browser.new_page(viewport={"width": 1280, "height": 900})
         page.goto(f"{url}/groups")
@@ -168,10 +168,12 @@ def test_token_text_is_text_and_eight_thousand_tokens_are_smooth(browser):
         page.wait_for_timeout(1_500)
         assert page.evaluate(EXPOSE)
         assert page.evaluate("() => [fm.map.n, fm.map.sides]") == [8192, 2]
-        times = page.evaluate("""async () => { const m = fm.map, box = m.stage.getBoundingClientRect(), times = [];
-          for (let i = 0; i < 100; i++) { const [x, y] = m.at((i * 83) % m.n), began = performance.now();
-            m.stage.dispatchEvent(new PointerEvent('pointermove', { clientX: box.left + x, clientY: box.top + y }));
-            m.paintOver(); times.push(performance.now() - began); }
-          return times.sort((a, b) => a - b); }""")
-        assert times[94] < 33
+        page.evaluate("""() => { const m = fm.map, box = m.stage.getBoundingClientRect(), paint = m.paintPoints;
+          window.painted = 0;
+          m.paintPoints = function () { window.painted += 1; paint.call(m); };
+          for (let i = 0; i < 60; i++) { const [x, y] = m.at((i * 83) % m.n);
+            const place = { clientX: box.left + x, clientY: box.top + y };
+            m.stage.dispatchEvent(new PointerEvent('pointermove', place)); } }""")
+        page.wait_for_timeout(300)
+        assert page.evaluate("() => window.painted") == 0
         page.close()
