@@ -208,8 +208,12 @@ def explain(error: BaseException) -> tuple[str, str]:
         sign in text for sign in ("out of memory", "DefaultCPUAllocator", "can't allocate memory")
     ):
         return "Memory ran out while this ran.", "Take a shorter text, fewer layers or a smaller model."
-    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+    full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
+    # The writer of safetensors wraps the system's error into one of its own.
+    if full or "No space left on device" in text:
         return "The disk is full.", "Free disk space, or set FOCUS_LAB_CACHE to a folder with room; then run it again."
+    if (isinstance(error, OSError) and error.errno == errno.EROFS) or "Read-only file system" in text:
+        return "The cache folder cannot be written to.", "Set FOCUS_LAB_CACHE to a folder that can; then run it again."
     first = next((line.strip() for line in text.splitlines() if line.strip()), "")
     return f"It met a fault: {type(error).__name__}{f': {first[:300]}' if first else ''}.", "Run it again."
 

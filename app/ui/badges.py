@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import streamlit as st
 
+from app.ui.guard import plain
+
 MEANING = {
     "live": ("green", "Measured now, on this machine, on this text."),
     "recorded": ("blue", "Measured earlier and shipped; a live run replaces it when the model is ready."),
@@ -23,7 +25,7 @@ MEANING = {
 def badge(word: str, detail: str = "") -> None:
     """Draw one badge; hovering explains it."""
     color, meaning = MEANING[word]
-    st.badge(word, color=color, help=f"{meaning} {detail}".strip())
+    st.badge(word, color=color, help=f"{meaning} {plain(detail)}".strip())
 
 
 def badge_text(word: str) -> str:

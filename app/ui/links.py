@@ -45,6 +45,11 @@ def check(
         notices.append(f"In the link, {key} {raw[:60]} does not exist; showing {label(shown)}.")
 
 
+def number(raw: str, largest: int) -> int | None:
+    """A whole number from 1 to ``largest`` as a link writes it; None when it is anything else."""
+    return int(raw) if raw.isdecimal() and len(raw) < 10 and 1 <= int(raw) <= largest else None
+
+
 def opening(key: str) -> str:
     """A parameter that belongs to no control, as the opening link has it, once a session; then empty."""
     return st.session_state.setdefault("_opening", dict(st.query_params)).pop(key, "")

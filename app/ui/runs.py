@@ -73,6 +73,16 @@ def run_box(page: Page) -> None:
             job_status(page.engine, prepare.id, key="prepare", what=PREPARATION, session=page.session)
 
 
+def show_not_run(trace: Any) -> None:
+    """Say that what is drawn is an earlier run."""
+    name = trace.provenance.get("text_name")
+    shown = f"“{plain(name)}”" if name else "your text"
+    st.info(
+        f"Your selection has not run yet. Shown is {shown} with {plain(trace.provenance['variant'])}.",
+        icon=":material/history:",
+    )
+
+
 def _take_over(page: Page, job: Any) -> None:
     """Draw again, once, when the run ended while the page was being drawn: no progress is left that would say so."""
     if job is None or job.state != "done" or (page.source and page.source.current and page.source.kind != "recorded"):

@@ -17,7 +17,7 @@ from app.ui.view import Page, View
 from focus_core.handlers._shapes import shape_of
 
 OTHER_MODEL = reopen.OTHER_MODEL
-_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
+_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}")
 
 
 def select(view: View) -> Page:

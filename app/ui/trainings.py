@@ -104,10 +104,15 @@ def find(page: Page, asked: dict[str, Any] | None) -> Run | None:
     key = page.engine.key(KIND, asked) if asked else None
     job = page.engine.recall(key) if key else None
     same = job is not None
-    watched = st.session_state.get("_trained") or links.opening(LINK)
+    linked = links.opening(LINK)
+    watched = st.session_state.get("_trained") or linked
     if job is None and watched:
         job = page.engine.recall(watched)
     if job is None or job.kind != KIND:
+        if linked:
+            links.write(LINK, "")
+            links.keep_notices([f"In the link, trained {linked[:60]} is no training run on this machine."])
+            st.rerun()
         return None
     st.session_state["_trained"] = job.key
     links.write(LINK, job.key)
@@ -157,6 +162,9 @@ def keep(run: Run, key: str) -> None:
 
 def use(name: str, variant: str = "focus") -> None:
     """Select an adapter at the left (a button's callback)."""
+    if name not in assets.adapters():
+        st.session_state["_train_error"] = f"The adapter {name} is no longer here.", "Save it again under a name."
+        return
     links.seed("variant", variant)
     links.seed("adapter", name)
 

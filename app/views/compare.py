@@ -25,6 +25,7 @@ LINES, LENGTHS, REPEATS, NOVEL, MEASURE, SIZE = (
 
 USUAL_LENGTHS, USUAL_REPEATS = (256, 512, 1024), 5
 ALL_REPEATS = (3, 5, 9, 15)
+TABS = ["Speed by length", "Soft to hard gate", "Memory"]
 
 
 def render(page: Page) -> None:
@@ -48,9 +49,7 @@ def render(page: Page) -> None:
         _origin(shown)
         _picture(page, shown, result)
     _table(shown, result)
-    speed, gates, memory = st.tabs(
-        ["Speed by length", "Soft to hard gate", "Memory"], key="compare_tab", bind="query-params"
-    )
+    speed, gates, memory = st.tabs(TABS, key="compare_tab", bind="query-params")
     with speed:
         _speed(result)
     with gates:
@@ -61,6 +60,7 @@ def render(page: Page) -> None:
 
 
 def _from_link(page: Page, options: dict[str, dict[str, Any]], notices: list[str]) -> None:
+    links.check("compare_tab", TABS, TABS[0], notices)
     links.restore(LINES, options, notices, several=True)
     links.restore(LENGTHS, comparisons.LENGTHS, notices, several=True)
     links.restore(REPEATS, ALL_REPEATS, notices)

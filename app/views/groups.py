@@ -79,7 +79,7 @@ def _answer(page: Page) -> None:
     p = shown.trace.provenance
     st.markdown(
         f"#### {plain(grammar.answer(shown.table(), found, shown.where))} {badge_text(word)}",
-        help=f"{grammar.HELP} Run on {p.get('device', '')}, {p.get('time', '')}.",
+        help=plain(f"{grammar.HELP} Run on {p.get('device', '')}, {p.get('time', '')}."),
     )
 
 
@@ -87,10 +87,7 @@ def _notices(page: Page) -> None:
     links.show_notices(page.notices)
     source = page.source
     if source and not source.current:
-        name = source.trace.provenance.get("text_name")
-        text = f"“{name}”" if name else "your text"
-        variant = source.trace.provenance["variant"]
-        st.info(f"Your selection has not run yet. Shown is {text} with {variant}.", icon=":material/history:")
+        runs.show_not_run(source.trace)
     if source is None or not source.current:
         with st.columns([1, 1.4])[0]:
             runs.run_box(page)

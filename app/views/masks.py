@@ -15,7 +15,7 @@ from app.ui import links, runs, settings, texts
 from app.ui.badges import badge
 from app.ui.export import document, saveable
 from app.ui.figure import plot
-from app.ui.guard import guarded
+from app.ui.guard import guarded, plain
 from app.ui.mask import heads as heads_tab
 from app.ui.mask import held, mask_canvas, mask_data, part, second, state
 from app.ui.mask import lost as lost_pairs
@@ -25,6 +25,7 @@ from app.ui.view import Needs, Page, View
 from focus_core.pattern import Pattern
 from focus_core.trace import Trace
 
+TABS = ["Layers and heads", "By distance"]
 _SUB = {"delta_color": "off", "delta_arrow": "off"}
 
 
@@ -44,7 +45,7 @@ def render(page: Page) -> None:
     router = _chosen_router(page, trace)
     heads = heads_of(trace, page.head, router)
     lost = lost_pairs.lost_in(page, trace, layer, heads)
-    st.markdown(f"#### {words.answer(trace, layer, heads, lost)}", help=_what_ran(trace))
+    st.markdown(f"#### {words.answer(trace, layer, heads, lost)}", help=plain(_what_ran(trace)))
     with st.container(key="masks_notices"):
         _notices(page, trace)
     # What has not run yet is asked for above the picture; how a run goes on is told below it.
@@ -54,7 +55,7 @@ def render(page: Page) -> None:
                 runs.run_box(page)
     _picture(page)
     _figures(page, trace, layer, heads, lost)
-    everywhere, distance = st.tabs(["Layers and heads", "By distance"], key="masks_tab", on_change="rerun")
+    everywhere, distance = st.tabs(TABS, key="masks_tab", on_change="rerun", bind="query-params")
     with everywhere:
         if everywhere.open:
             guarded(lambda: heads_tab.render(page, trace, layer))
@@ -71,6 +72,7 @@ def _opening_link(page: Page, trace: Trace) -> Page:
     """Take the router, the held pair and the part of the mask that the opening link names."""
     notices: list[str] = []
     links.check("router", range(router_count(trace)), 0, notices, lambda r: router_label(trace, r))
+    links.check("masks_tab", TABS, TABS[0], notices)
     if page.source and page.source.current:
         state.from_link(trace, notices)
     return dataclasses.replace(page, notices=links.keep_notices(notices))
@@ -225,10 +227,7 @@ def _notices(page: Page, trace: Trace) -> None:
     links.show_notices(page.notices)
     p = trace.provenance
     if page.source and not page.source.current:
-        st.info(
-            f"Your selection has not run yet. Shown is {p.get('text_name') or 'your text'} with {p['variant']}.",
-            icon=":material/history:",
-        )
+        runs.show_not_run(trace)
     reach = int(p["window"]) + int(p.get("sinks") or 0)
     if p["variant"] == "dense":
         st.info("Dense attention drops nothing: choose another attention to see a mask.", icon=":material/grid_on:")

@@ -48,7 +48,7 @@ def render(page: Page) -> None:
         return
     page = _opening_link(page, trace)
     found = words.figures(trace)
-    st.markdown(f"#### {words.answer(found)}", help=_what_ran(trace))
+    st.markdown(f"#### {words.answer(found)}", help=plain(_what_ran(trace)))
     # A container of its own keeps the strip's place among the elements, and so its DOM and scroll, when notices come.
     with st.container(key="notices"):
         _notices(page, trace)
@@ -67,11 +67,11 @@ def _opening_link(page: Page, trace: Trace) -> Page:
     links.check("router", range(router_count(trace)), 0, notices, lambda r: router_label(trace, r))
     # Counted as in the text, from 1; held once the text that the link means is the one shown.
     raw = links.opening("tok") if page.source and page.source.current else ""
-    if raw.isdecimal() and 1 <= int(raw) <= min(len(trace), MAX_SHOWN):
+    if token := links.number(raw, min(len(trace), MAX_SHOWN)):
         if KEY in st.session_state:
-            hold(int(raw) - 1)
+            hold(token - 1)
         else:
-            st.session_state["_pin"] = int(raw) - 1
+            st.session_state["_pin"] = token - 1
     elif raw:
         notices.append(f"In the link, token {raw[:60]} does not exist; none is held.")
     return dataclasses.replace(page, notices=links.keep_notices(notices))
@@ -94,10 +94,7 @@ def _notices(page: Page, trace: Trace) -> None:
     links.show_notices(page.notices)
     source = page.source
     if source and not source.current:
-        st.info(
-            f"Your selection has not run yet. Shown is {_title(trace)} with {trace.provenance['variant']}.",
-            icon=":material/history:",
-        )
+        runs.show_not_run(trace)
     if source and source.recorded is not None and (moved := words.difference(trace, source.recorded)):
         st.warning(moved, icon=":material/difference:")
     if sentence := words.partial_warning(trace):

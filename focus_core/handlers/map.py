@@ -93,13 +93,16 @@ def _sizes(path: Path, layer: int) -> tuple[int, int, int]:
     try:
         with zipfile.ZipFile(path) as archive:
             names = {name.removesuffix(".npy") for name in archive.namelist()}
-            if f"key_points.{layer}" not in names:
-                raise _no_points(names, layer)
-            with archive.open(f"key_points.{layer}.npy") as file:
-                np.lib.format.read_magic(file)
-                (routers, tokens, _), _, _ = np.lib.format.read_array_header_1_0(file)
+            shape: tuple[int, ...] = ()
+            if f"key_points.{layer}" in names:
+                with archive.open(f"key_points.{layer}.npy") as file:
+                    np.lib.format.read_magic(file)
+                    shape, _, _ = np.lib.format.read_array_header_1_0(file)
     except (zipfile.BadZipFile, OSError, ValueError) as error:
-        raise InvalidInput(f"{path} is not a Trace file ({error}).", "Use a file written by `trace`.") from None
+        raise InvalidInput(f"{path.name} is not a Trace file ({error}).", "Use a file written by `trace`.") from None
+    if not shape:
+        raise _no_points(names, layer)
+    routers, tokens, _ = shape
     return 2 if f"query_points.{layer}" in names else 1, routers, tokens
 
 

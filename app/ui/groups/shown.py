@@ -148,8 +148,8 @@ def from_link(trace: Trace, current: bool, notices: list[str]) -> None:
         else:
             notices.append(f"In the link, group {raw[:60]} does not exist; none is selected.")
     if (raw := links.opening("tok")) and current:
-        if raw.isdecimal() and 1 <= int(raw) <= len(trace):
-            pick(st.session_state.get("_group"), int(raw) - 1)
+        if token := links.number(raw, len(trace)):
+            pick(st.session_state.get("_group"), token - 1)
         else:
             notices.append(f"In the link, token {raw[:60]} does not exist; none is held.")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import streamlit as st
@@ -21,6 +22,7 @@ from app.ui.strip import token_strip
 from app.ui.strip.data import router_count, strip_data
 from app.ui.trainings import BALANCE, CHOICES, CONTEXT, FORM, GROUPS, SOURCE, STEPS, WINDOW, Run
 from app.ui.view import Page
+from focus_core import assets
 from focus_core.errors import FocusError
 from focus_core.handlers.train import NOVELS, TEXT
 from focus_core.maps import principal_axes
@@ -142,7 +144,7 @@ def _keep(run: Run) -> None:
     best = words.best(run.history)
     if best is None:
         return
-    if kept := st.session_state.get("_train_kept"):
+    if (kept := st.session_state.get("_train_kept")) in assets.adapters():
         st.success(
             f"Kept as {plain(kept)}; it is at the left under “Trained groups”.", icon=":material/bookmark_added:"
         )
@@ -199,7 +201,9 @@ def _replay(page: Page, run: Run) -> None:
 
 def _replayed(page: Page, run: Run) -> None:
     if not run.same:
-        st.info("Shown is the run before; the settings at the left have not been trained.", icon=":material/history:")
+        model = Path(str(run.job.request["model"])).name if run.job.request["model"] != page.model else ""
+        which = f"a run of another model, {plain(model)}" if model else "the run before"
+        st.info(f"Shown is {which}; the settings at the left have not been trained.", icon=":material/history:")
     steps = words.looks(run.history)
     shown = steps[-1] if steps else None
     if len(steps) > 1:

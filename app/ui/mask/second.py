@@ -71,7 +71,9 @@ def choose(options: dict[str, Second]) -> str | None:
     links.check("over", names, NONE, notices, label)
     if st.session_state.get("over", NONE) not in names:
         st.session_state["over"] = NONE
-    links.keep_notices(notices)
+    if notices:
+        links.keep_notices(notices)
+        st.rerun()
     chosen = st.selectbox(
         "Compare",
         names,

@@ -40,10 +40,8 @@ def from_link(trace: Trace, notices: list[str]) -> None:
 def numbers(raw: str, size: int, count: int) -> list[int] | None:
     """``12-5-40`` as numbers from 1 to ``count``; None when it is anything else."""
     parts = raw.split("-")
-    if len(parts) != size or not all(p.isdecimal() and len(p) < 9 for p in parts):
-        return None
-    found = [int(p) for p in parts]
-    return found if all(1 <= v <= count for v in found) else None
+    found = [value for part in parts if (value := links.number(part, count)) is not None]
+    return found if len(parts) == len(found) == size else None
 
 
 def current(trace: Trace) -> tuple[list[int] | None, list[int] | None]:
