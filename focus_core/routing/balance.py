@@ -82,10 +82,12 @@ class LoadMeter:
 
 
 def balance_loss(logits: torch.Tensor, held: torch.Tensor, counted: torch.Tensor, temperature: float) -> torch.Tensor:
-    """The usual soft constraint (Switch Transformer): K sum_c f_c p_c, 1 when balanced and K when collapsed.
+    """The usual soft constraint (Switch Transformer): K sum_c f_c p_c, 1 where balanced and K where collapsed.
 
     f is the hard share, which has no gradient, and p the mean soft share, through which the gradient flows. Where
-    all soft shares are even the loss is at its least whatever the hard ones are: it can be met without balance.
+    the mean soft shares are even the loss is 1 whatever the hard ones are, as it is where all is balanced; 1 is not
+    its least, since f and p may lean against each other (two groups, f = (.6, .4), p = (.4, .6): .96). So a loss of 1
+    or less does not show that the hard load is even.
 
     Args:
         logits: (B, R, N, K), bias included.
