@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -61,6 +62,47 @@ class StateLayer(DynamicLayer):
             self.state = self.state[indices, ...]
 
 
+class PackedLayer(StateLayer):
+    """A ``StateLayer`` whose ``keys`` are not keys, but what a variant packs them into.
+
+    The variant's ``pack`` is there for one forward at a time, so that a copied cache copies no adapter.
+    """
+
+    pack: Callable[[torch.Tensor], torch.Tensor] | None = None
+
+    def update(
+        self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Pack the new keys and append them; what comes back is packed too."""
+        if self.pack is None:
+            if self.get_seq_length():
+                raise Unsupported("The cache holds packed keys, which only its own variant can read.", _START_NEW)
+            self.__class__ = StateLayer
+            return self.update(key_states, value_states, *args, **kwargs)
+        packed, self.pack = self.pack(key_states), None
+        return super().update(packed, value_states, *args, **kwargs)
+
+
+def begin_packing(cache: Any, layer: int, pack: Callable[[torch.Tensor], torch.Tensor], owner: tuple) -> None:
+    """Let a cache layer, which ``check_cache`` has passed, pack the keys of the forward that begins.
+
+    Raises:
+        Unsupported: the layer holds keys that were not packed.
+    """
+    while len(cache.layers) <= layer:
+        cache.layers.append(cache.layer_class_to_replicate())
+    found = cache.layers[layer]
+    if type(found) is not PackedLayer:
+        if past := found.get_seq_length():
+            raise Unsupported(
+                f"The cache of layer {layer} holds {past} earlier tokens whose keys are not packed: it was begun dense "
+                f"or by another variant.",
+                _START_NEW,
+            )
+        found.__class__ = PackedLayer
+    found.owner, found.pack = owner, pack
+
+
 def owner_of(variant: Any, adapter: Any) -> tuple:
     """What must be equal for cached state to be continued: the variant's settings and the adapter itself.
 
@@ -89,7 +131,7 @@ def check_cache(cache: Any, layer: int, native: bool, owner: tuple) -> None:
         raise Unsupported(f"A cache of type {type(cache).__name__} cannot be used with a retrofit.", _USE_DYNAMIC)
     found = cache.layers[layer] if layer < len(cache.layers) else None
     kind = type(found) if found is not None else cache.layer_class_to_replicate
-    if kind not in ((DynamicLayer, DynamicSlidingWindowLayer) if native else (DynamicLayer, StateLayer)):
+    if kind not in ((DynamicLayer, DynamicSlidingWindowLayer) if native else (DynamicLayer, StateLayer, PackedLayer)):
         name = getattr(kind, "__name__", "nothing")
         raise Unsupported(f"Layer {layer} has a cache of type {name}, which a retrofit cannot read.", _USE_DYNAMIC)
     if isinstance(found, StateLayer) and found.get_seq_length() and found.owner != owner:

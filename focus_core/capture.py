@@ -9,7 +9,7 @@ import datetime
 import hashlib
 import platform
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -106,6 +106,7 @@ def capture_trace(
         if not alone:
             with retrofit(model, Edited(variant, tuple(edits)) if edits else variant, adapter, recorder=served):
                 said = scores()
+        _check_recordable(served.patterns.values(), variant)
         with retrofit(model, make("dense"), recorder=dense):
             dense_said = scores()
     said = dense_said if alone else said
@@ -255,6 +256,16 @@ def _blocks(patterns: list[Pattern], native: Sequence[int | None]) -> dict[str, 
     """``block_mask.{layer}`` of the layers that keep whole blocks; all of one block size."""
     own = [(layer, p) for layer, p in enumerate(patterns) if native[layer] is None and isinstance(p, BlockPattern)]
     return {f"block_mask.{layer}": pattern.packed() for layer, pattern in own}
+
+
+def _check_recordable(patterns: Iterable[Pattern], variant: Variant) -> None:
+    """Refuse pairs that a Trace has no arrays for: it would show every pair."""
+    if other := next((p for p in patterns if not isinstance(p, GroupPattern | BlockPattern)), None):
+        raise Unsupported(
+            f"{variant.name} with these settings keeps pairs of a kind that a Trace cannot hold "
+            f"({type(other).__name__}).",
+            "Measure it with eval or bench, or choose settings that keep whole groups, blocks or every pair.",
+        )
 
 
 def _versions() -> dict[str, str]:

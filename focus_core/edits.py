@@ -184,6 +184,15 @@ class Edited(Variant):
         """See Variant.adapter_kind."""
         return self.inner.adapter_kind
 
+    @property
+    def packs_keys(self) -> bool:  # type: ignore[override]
+        """See Variant.packs_keys."""
+        return self.inner.packs_keys
+
+    def pack_keys(self, key: torch.Tensor, layer: int, adapter: Any) -> torch.Tensor:
+        """See Variant.pack_keys."""
+        return self.inner.pack_keys(key, layer, adapter)
+
     def supports(self, facts: ModelFacts) -> Support:
         """See Variant.supports."""
         return self.inner.supports(facts)

@@ -17,7 +17,7 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from focus_core import compat
-from focus_core.cache import append_state, check_cache, check_state, owner_of
+from focus_core.cache import append_state, begin_packing, check_cache, check_state, owner_of
 from focus_core.errors import InvalidInput, Unsupported
 from focus_core.kernels.dense import dense_attention
 from focus_core.masking import check_positions, first_key_of, padding_mask, real_positions
@@ -57,7 +57,9 @@ def retrofit(model: nn.Module, variant: Variant, adapter: Any = None, recorder: 
     if not support.ok:
         raise Unsupported(f"{label} cannot serve {facts.name}: {support.reason}")
     kind = variant.adapter_kind
-    if kind is not None and getattr(adapter, "kind", None) != kind:
+    # LoRA changes the projections and is read by no variant.
+    left_out = variant.adapter_optional and getattr(adapter, "kind", None) in (None, "lora")
+    if kind is not None and not left_out and getattr(adapter, "kind", None) != kind:
         given = (
             "none was given" if adapter is None else f"{getattr(adapter, 'kind', type(adapter).__name__)!r} was given"
         )
@@ -164,8 +166,12 @@ class Retrofit:
         given = compat.attention_arguments(module, args, kwargs)
         cache = given["cache"]
         if cache is not None:
-            native = self.facts.native[module.layer_idx] is not None
-            check_cache(cache, module.layer_idx, native, owner_of(self.variant, self.adapter))
+            layer, owner = module.layer_idx, owner_of(self.variant, self.adapter)
+            native = self.facts.native[layer] is not None
+            check_cache(cache, layer, native, owner)
+            if self.variant.packs_keys and not native:
+                variant, adapter = self.variant, self.adapter
+                begin_packing(cache, layer, lambda key: variant.pack_keys(key, layer, adapter), owner)
         if not hasattr(self._local, "inputs"):
             self._local.inputs = {}
         self._local.inputs[module] = given

@@ -61,13 +61,14 @@ def short(variant: str, config: dict[str, Any], adapter: str | None = None) -> s
 def choices(page: Page) -> dict[str, dict[str, Any]]:
     """Everything that can be compared on this model, by a stable name; the sidebar's own settings come first."""
     found: dict[str, dict[str, Any]] = {}
-    if page.variant != "dense" and (page.adapter or not VARIANTS[page.variant].adapter_kind):
+    chosen = VARIANTS[page.variant]
+    if page.variant != "dense" and (page.adapter or not chosen.adapter_kind or chosen.adapter_optional):
         found[SELECTED] = _line(page, page.variant, page.config, page.adapter)
     for name in sorted(VARIANTS, key=lambda n: (n != "focus", n)):
         kind = VARIANTS[name].adapter_kind
         if name == "dense":
             continue
-        if kind is None:
+        if kind is None or VARIANTS[name].adapter_optional:
             found[name] = _line(page, name, {}, None)
         for adapter in adapters_for(page.model, kind) if kind else ():
             config = serve_defaults(adapter)

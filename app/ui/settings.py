@@ -32,7 +32,9 @@ def choose(model: str, notices: list[str]) -> tuple[str, dict[str, Any], str | N
     )
     variant = variant or options[0]
     cls = VARIANTS[variant]
-    adapter = _adapter(model, cls.adapter_kind, notices) if cls.adapter_kind else None
+    # What runs without an adapter too is not said to lack one.
+    asks = cls.adapter_kind and not (cls.adapter_optional and not adapters_for(model, cls.adapter_kind))
+    adapter = _adapter(model, cls.adapter_kind, notices) if asks else None
     fields = config_fields(cls)
     if not fields:
         st.caption(cls.summary)

@@ -183,7 +183,7 @@ def _one_length(variants: list[Variant], inputs: Inputs, phase: str, repeats: in
                 "pair_limit": 1 / kept,
                 "peak_mb": peak_bytes(runs[n], device) / 2**20,
                 "baseline_peak_mb": dense_peak,
-                "max_error": max_error(call, pattern, runs[n]()),
+                "max_error": max_error(variant.plain_call(call), pattern, runs[n]()),
                 "repeats": repeats,
                 "batch": call.query.shape[0],
                 "heads": call.query.shape[1],

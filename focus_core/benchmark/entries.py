@@ -93,7 +93,7 @@ def resolve(
         if kind is None:
             adapter_name = None
         label = request.get("label") or " · ".join(filter(None, [name, adapter_name]))
-        if kind is not None and adapter_name is None:
+        if kind is not None and adapter_name is None and not VARIANTS[name].adapter_optional:
             reason = f"{name} needs a trained adapter and none was chosen."
             hint = "Choose an adapter of this model, or a control that needs no training."
             refused.append({"label": label, "reason": reason, "hint": hint})

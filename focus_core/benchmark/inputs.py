@@ -93,10 +93,11 @@ def call_of(variant: Variant, inputs: Inputs, phase: str) -> AttentionCall:
     from focus_core.variants.base import AttentionCall, Prepared
     from focus_core.variants.groups import GroupedVariant
 
-    if not variant.served or (variant.adapter_kind and not isinstance(variant, GroupedVariant)):
+    grouped = isinstance(variant, GroupedVariant)
+    if not variant.served or (variant.adapter_kind and not variant.adapter_optional and not grouped):
         raise InvalidInput(f"{variant.name} with these settings is not a served mask.", "bench times served masks.")
     batch, kv_heads, length, dim = inputs.key.shape
-    if variant.adapter_kind:
+    if variant.adapter_kind and grouped:
         shape = (batch, kv_heads, length)
         prepared = Prepared(
             balanced_sets(shape, variant.groups, variant.key_topk, 1).to(inputs.key.device),
@@ -105,13 +106,15 @@ def call_of(variant: Variant, inputs: Inputs, phase: str) -> AttentionCall:
     else:
         positions = torch.arange(length, device=inputs.key.device).expand(batch, length)
         prepared = variant.prepare(inputs.hidden, inputs.layer, positions, None, None)
-    query, fresh = inputs.query, prepared.fresh
+    query, key, fresh = inputs.query, inputs.key, prepared.fresh
     if phase == "decode":
+        if variant.packs_keys:
+            key = variant.pack_keys(key, inputs.layer, None)
         query = query[:, :, -1:]
         fresh = fresh[..., -1:] if isinstance(fresh, torch.Tensor) else fresh
     return AttentionCall(
         query=query,
-        key=inputs.key,
+        key=key,
         value=inputs.value,
         hidden=inputs.hidden[:, -query.shape[2] :],
         layer=inputs.layer,

@@ -69,7 +69,7 @@ def choose_variant(args: argparse.Namespace) -> tuple[Any, Path | None]:
     kind = VARIANTS[args.variant].adapter_kind if args.variant in VARIANTS else None
     if not args.adapter:
         variant = make(args.variant, given)
-        if kind:
+        if kind and not VARIANTS[args.variant].adapter_optional:
             known = ", ".join(n for n, path in shipped_adapters().items() if read_config(path)["kind"] == kind)
             hint = f"Give --adapter DIR (shipped: {known})." if known else "Give --adapter DIR; `train` makes one."
             raise InvalidInput(f"{args.variant} needs a trained adapter of kind {kind}.", hint)

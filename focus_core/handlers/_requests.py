@@ -91,7 +91,7 @@ def check_variant(request: dict[str, Any]) -> None:
     folder = adapter_folder(request.get("adapter"))
     make(name, config)
     kind = VARIANTS[name].adapter_kind
-    if kind and folder is None:
+    if kind and folder is None and not VARIANTS[name].adapter_optional:
         model = str(request.get("model", ""))
         known = {name: entry["config"] for name, entry in assets.adapters().items()}
         own = [n for n, c in known.items() if c.get("kind", kind) == kind and fits(c.get("model"), model)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -39,6 +40,8 @@ class ModelFacts:
         dtype: dtype of the weights, for example ``float32``.
         revision: commit, file hash or ``local``; empty for a model that was never saved.
         note: what a reader must know beside the model's figures; may be empty.
+        rotary: how many of a head's first dimensions are rotated by position in pairs (u, u + rotary/2); 0 where none
+            are, or others are paired.
     """
 
     name: str
@@ -57,6 +60,7 @@ class ModelFacts:
     dtype: str
     revision: str
     note: str
+    rotary: int = 0
 
 
 def attention_modules(model: nn.Module) -> list[nn.Module]:
@@ -141,6 +145,7 @@ def facts_of(model: nn.Module, name: str = "", *, revision: str | None = None, n
         dtype=str(parameter.dtype).removeprefix("torch."),
         revision=revision if revision is not None else str(getattr(model.config, "_commit_hash", None) or ""),
         note=note,
+        rotary=_rotary(model, modules[0]),
     )
 
 
@@ -203,6 +208,15 @@ def _scale(module: nn.Module, head_dim: int) -> float:
         if isinstance(value := getattr(module, name, None), (int, float)):
             return float(value)
     return head_dim**-0.5
+
+
+def _rotary(model: nn.Module, module: nn.Module) -> int:
+    """Rotated dimensions a head, where the halves of a head are each other's partners."""
+    sizes = {2 * buffer.numel() for name, buffer in model.named_buffers() if name.endswith("inv_freq")}
+    turn = getattr(sys.modules.get(type(module).__module__), "rotate_half", None)
+    # The other convention pairs neighbours, and takes every second number.
+    halves = turn is not None and "::2" not in inspect.getsource(turn)
+    return sizes.pop() if halves and len(sizes) == 1 else 0
 
 
 def _normalises(child: str) -> bool:

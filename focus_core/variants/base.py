@@ -80,7 +80,8 @@ class AttentionCall:
 
     Attributes:
         query: (B, Hq, Nq, D), rotated already; queries are the last Nq of the Nk positions.
-        key, value: (B, Hkv, Nk, D), the cache included; GQA is not expanded.
+        key, value: (B, Hkv, Nk, D), the cache included; GQA is not expanded. With a cache the keys of a variant that
+            packs them are what ``pack_keys`` made (B, Hkv, Nk, ...).
         hidden: (B, Nq, d), the input of the q/k/v projections for the new tokens.
         layer: index of the layer in the model.
         first_key: (B,) index of the first real token of a left-padded row; None when no row is padded.
@@ -126,6 +127,10 @@ class Variant:
     summary: ClassVar[str] = ""
     adapter_kind: ClassVar[str | None] = None
     """Kind of adapter that the variant cannot run without; None when it needs none."""
+    adapter_optional: ClassVar[bool] = False
+    """True when the variant runs without its adapter too, as another function."""
+    packs_keys: ClassVar[bool] = False
+    """True when a cache holds what ``pack_keys`` makes of keys, and not the keys."""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -178,9 +183,19 @@ class Variant:
         """
         return Prepared()
 
+    def pack_keys(self, key: torch.Tensor, layer: int, adapter: Any) -> torch.Tensor:
+        """What a cache holds in place of new keys (B, Hkv, N, D): (B, Hkv, N, ...), each token's from its own key."""
+        raise TypeError(f"{type(self).__name__} does not define pack_keys")
+
     def attend(self, call: AttentionCall) -> torch.Tensor:
         """Attention output (B, Hq, Nq, Dv)."""
         raise TypeError(f"{type(self).__name__} does not define attend")
+
+    def plain_call(self, call: AttentionCall) -> AttentionCall:
+        """The call whose dense softmax over the pattern's pairs is what ``attend`` computes: this one, unless the
+        variant changes queries and keys.
+        """
+        return call
 
     def pattern(self, call: AttentionCall) -> Pattern:
         """Which pairs this call keeps."""

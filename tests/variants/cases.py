@@ -9,6 +9,7 @@ import torch
 
 from focus_core.adapter import Adapter
 from focus_core.models.facts import ModelFacts
+from focus_core.routing.feature_maps import FeatureMaps, FeatureMapsConfig
 from focus_core.routing.kmeans import KMeansCentroids, KMeansConfig
 from focus_core.routing.router import Router, RouterConfig
 from focus_core.routing.temperature import FarTemperature, FarTemperatureConfig
@@ -28,8 +29,18 @@ FORMS = {
         {"gate": "paper"},
     ],
     "random": [{}, {"query_topk": 2, "seed": 3}],
+    "sfa": [
+        {"features": 4},
+        {"features": 4, "select": "pairs"},
+        {"features": 4, "sparse": "keys", "straight_through": True},
+        {"features": 4, "no_overlap": "exclude"},
+        {"features": 4, "select": "first"},
+    ],
+    "focus_sfa": [{"features": 4}, {"features": 4, "select": "pairs", "sparse": "keys", "query_topk": 2}],
 }
 """More than one form of a variant, where forms differ in what they compute."""
+EXACT = {"sfa": {"features": 16}, "focus_sfa": {"features": 16}}
+"""Settings under which a variant drops nothing of the pairs that it keeps, for the tiny models' heads of 16."""
 
 
 def fields(name: str) -> set[str]:
@@ -71,15 +82,29 @@ def _temperature(facts: ModelFacts) -> FarTemperature:
     return adapter
 
 
+def _feature_maps(facts: ModelFacts) -> FeatureMaps:
+    """Maps that mix all features and leave every score as it was."""
+    maps = FeatureMaps(FeatureMapsConfig(facts.layers, facts.heads, facts.kv_heads, facts.head_dim))
+    generator = torch.Generator().manual_seed(2)
+    mixed = torch.randn(maps.key_map.shape, generator=generator, dtype=torch.float64)
+    mixed = torch.linalg.qr(mixed)[0] * torch.linspace(0.7, 1.4, facts.head_dim)
+    with torch.no_grad():
+        maps.key_map.copy_(mixed)
+        maps.query_map.copy_(torch.linalg.inv(mixed).mT.repeat_interleave(facts.heads // facts.kv_heads, 1))
+    return maps
+
+
 UNTRAINED = {
     "router": lambda facts, variant: _router(facts, "paper" if variant.leaks else "directed"),
     "kmeans": lambda facts, variant: _kmeans(facts),
     "temperature": lambda facts, variant: _temperature(facts),
+    "sfa": lambda facts, variant: _feature_maps(facts),
 }
 
 
 def adapter_for(variant: Variant, facts: ModelFacts) -> Adapter | None:
     """A small untrained adapter; a new kind needs a line in UNTRAINED."""
-    if variant.adapter_kind is None:
+    bare = variant.name == "sfa" and (variant.select == "pairs" or variant.sparse == "keys")
+    if variant.adapter_kind is None or bare:
         return None
     return UNTRAINED[variant.adapter_kind](facts, variant).requires_grad_(False)

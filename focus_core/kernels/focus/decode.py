@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 
 from focus_core.kernels.focus.blocks import block_attention
@@ -11,8 +13,24 @@ DECODE_QUERIES = 8
 """Up to so many queries the kept keys are gathered instead of sorted."""
 
 
-def focus_decode(q, k, v, query_bits, key_bits, *, window, sinks, first, scale, softcap):
+def focus_decode(
+    q,
+    k,
+    v,
+    query_bits,
+    key_bits,
+    *,
+    window,
+    sinks,
+    first,
+    scale,
+    softcap,
+    widen: Callable[[torch.Tensor], torch.Tensor] | None = None,
+):
     """Attention of the last few queries, O(kept keys) apart from one look at every key's set.
+
+    Arguments are those of ``focus_attention``. Where ``k`` (B, Hkv, Nk, ...) holds packed keys, ``widen`` makes dense
+    ones of the gathered rows.
 
     Returns:
         (B, Hq, Nq, Dv) and (B, Hq, Nq) in fp32 (fp64 for fp64).
@@ -48,6 +66,8 @@ def focus_decode(q, k, v, query_bits, key_bits, *, window, sinks, first, scale, 
     mask, empty = (x.repeat_interleave(each, 1).repeat(1, 1, share, 1) for x in (mask, empty))
     stacked = q.reshape(batch, kv_heads, share * queries, -1)
     kept_keys, kept_values = parts
+    if widen is not None:
+        kept_keys = widen(kept_keys)
     out, lse = block_attention(stacked, kept_keys, kept_values, mask, scale=scale, softcap=softcap)
     out, lse = out.masked_fill(empty, 0), lse.masked_fill(empty.squeeze(3), float("-inf"))
     return out.reshape(batch, heads, queries, -1), lse.reshape(batch, heads, queries)
