@@ -294,8 +294,10 @@ class _Parts:
 
     @classmethod
     def of(cls, router: Router, layer: int, hidden: torch.Tensor) -> _Parts:
-        parts = router.key_projection[layer, 0], router.centroids[layer, 0], router.bias[layer, 0]
-        return cls(hidden, *(part.detach().float() for part in parts), unit=not router.is_paper)
+        projection, centroids, bias = (
+            part[layer, 0].detach().float() for part in (router.key_projection, router.centroids, router.bias)
+        )
+        return cls(hidden, projection, centroids, bias, unit=not router.is_paper)
 
     def points(self) -> torch.Tensor:
         return F.normalize(self.hidden @ self.projection, dim=-1)

@@ -63,7 +63,7 @@ class Probe:
             # The groups of the last layer are known before its attention runs, and no logits are needed.
             self.loaded.model.base_model(input_ids=self.ids, use_cache=False)
         routers, count = router.bias.shape[1], self.ids.shape[1]
-        arrays = dict(watch.points)
+        arrays: dict[str, Any] = dict(watch.points)
         for name, sets in watch.sets.items():
             whole = np.zeros((self.loaded.facts.layers, routers, count), np.int64)
             for layer, value in sets.items():
