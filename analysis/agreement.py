@@ -21,11 +21,12 @@ MEASURES = {
     "completeness": "Completeness",
 }
 BASELINES = {
+    "lookup": "Lookup by word alone",
     "frequency": "One random group a word type",
     "shuffled": "Shuffled, same sizes",
     "random": "Random groups",
 }
-INTERVALS = ("groups", "kmeans", "frequency")
+INTERVALS = ("groups", "kmeans", "lookup", "frequency")
 BOOTSTRAPS, REPEATS, SEED = 200, 20, 0
 
 
@@ -103,6 +104,25 @@ def one_group_a_type(joined: np.ndarray, which: np.ndarray, repeats: int, rng: n
     return of_type[:, which]
 
 
+def most_frequent_group(joined: np.ndarray, which: np.ndarray) -> np.ndarray:
+    """(1, N, K) each word type gets the group that most of its tokens have: what a lookup by word alone reaches.
+
+    It is taken from the same tokens that are scored, and a word that occurs once keeps the group it has; so this is
+    from above. Types of tokens with several groups get as many, the most frequent ones.
+
+    Args:
+        joined: (N, K) the real memberships.
+        which: (N,) type of each token, from 0.
+    """
+    n, k = joined.shape
+    each = max(1, round(joined.sum() / max(1, n)))
+    counts = np.zeros((int(which.max()) + 1, k))
+    np.add.at(counts, which, joined)
+    of_type = np.zeros(counts.shape, bool)
+    np.put_along_axis(of_type, np.argsort(-counts, axis=1, kind="stable")[:, :each], True, axis=1)
+    return of_type[which][None]
+
+
 @dataclass(frozen=True)
 class Curve:
     """One line over the layers.
@@ -127,7 +147,8 @@ class Agreement:
     Attributes:
         side: ``keys`` or ``queries``. router: the router, None for the mean over routers.
         curves: by measure, then by key of ``Curve``.
-        gain: by measure, then ``frequency`` or ``kmeans``: (value, low, high) arrays of the paired difference.
+        gain: by measure, then ``frequency``, ``lookup`` or ``kmeans``: (value, low, high) arrays of the paired
+            difference.
         tokens: number of tagged tokens behind it. sentences: resampled units.
         rule: to which token a word's tag goes. gold: whether people made the tags.
     """
@@ -170,7 +191,8 @@ def agreement(
         side: ``keys`` for what tokens are, ``queries`` for what they look for.
         router: one router; None for the mean over routers.
         pieces: give a word's tag to all its pieces.
-        kmeans: (L, R or 1, N) sets of k-means clusters of the same tokens, to be held against; None without.
+        kmeans: (L, R or 1, N) sets of k-means clusters of the same tokens, to be held against; None without. Not for
+            queries: learned ones are in several groups, clusters in one.
         layers: which layers; None for all that have groups.
         bootstraps: number of draws.
 
@@ -204,7 +226,7 @@ def agreement(
             for key, v in values.items()
         }
         gain[measure] = {}
-        for key in ("frequency", "kmeans"):
+        for key in ("frequency", "lookup", "kmeans"):
             if key in values:
                 difference = values["groups"] - values[key]
                 gain[measure][key] = (difference[:, 0], *_interval(difference))
@@ -230,6 +252,7 @@ def _layer(
         joined = members(trace, layer, router, side)[use]
         lines = {
             "groups": joined[None],
+            "lookup": most_frequent_group(joined, which),
             "frequency": one_group_a_type(joined, which, REPEATS, rng),
             "shuffled": shuffled(joined, REPEATS, rng),
             "random": uniform(joined, REPEATS, rng),

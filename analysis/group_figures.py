@@ -13,15 +13,23 @@ from analysis.parts import KINDS
 from analysis.style import QUIET, SEQUENTIAL, quiet, say
 
 NAMES = {"groups": "Learned groups", "kmeans": "k-means, untrained", **BASELINES}
-_DASHES = {"kmeans": "dash", "frequency": "longdashdot", "shuffled": "dot", "random": "dot"}
+_DASHES = {"kmeans": "dash", "lookup": "dashdot", "frequency": "longdashdot", "shuffled": "dot", "random": "dot"}
 _SYMBOLS = {
     "groups": "circle",
     "kmeans": "square",
+    "lookup": "triangle-up",
     "frequency": "diamond",
     "shuffled": "x-thin",
     "random": "cross-thin",
 }
-_COLOURS = {"groups": BETTER, "kmeans": GROUPS[13], "frequency": LOST, "shuffled": QUIET, "random": "#8d7f96"}
+_COLOURS = {
+    "groups": BETTER,
+    "kmeans": GROUPS[13],
+    "lookup": GROUPS[4],
+    "frequency": LOST,
+    "shuffled": QUIET,
+    "random": "#8d7f96",
+}
 
 
 def kinds_heatmap(counts: np.ndarray, picked: int | None = None, *, height: int = 430) -> go.Figure:

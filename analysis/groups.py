@@ -30,6 +30,8 @@ class Group:
         name: from the data, for example ``determiners: the, a, his``.
         kind: index into ``KINDS`` of the most frequent kind; None while nothing is known.
         purity: share of its tagged tokens that have its most frequent tag; NaN without tagged tokens.
+        tag: that tag, an index into ``UNIVERSAL`` and into ``KINDS``; None without tagged tokens. It need not be
+            ``kind``, which counts spaces and word pieces too. tagged: number of tagged tokens.
     """
 
     number: int
@@ -40,6 +42,8 @@ class Group:
     name: str
     kind: int | None
     purity: float
+    tag: int | None = None
+    tagged: int = 0
 
 
 def has_groups(trace: Trace, layer: int) -> bool:
@@ -109,12 +113,13 @@ def group_table(trace: Trace, layer: int, router: int, parts: Parts | None, side
         typical = tuple((str(vocabulary[w]), int(counts[g, w]), float(z[g, w])) for w in order)
         of_kind = Counter(int(x) for x in kinds[inside] if x >= 0)
         tagged = Counter(int(x) for x in tags[inside] if x >= 0)
-        purity = max(tagged.values()) / sum(tagged.values()) if tagged else math.nan
+        ((tag, most),) = tagged.most_common(1) or ((None, math.nan),)
+        judged = sum(tagged.values())
         share = size / max(1, n)
         kind = of_kind.most_common(1)[0][0] if of_kind else None
         load = share / fair if fair else 0.0
         name = name_of(of_kind, typical) if share < ALMOST_ALL else "almost every token"
-        table.append(Group(g, size, share, load, typical, name, kind, purity))
+        table.append(Group(g, size, share, load, typical, name, kind, most / max(1, judged), tag, judged))
     return table
 
 

@@ -15,6 +15,7 @@ from app.ui.badges import badge_text
 from app.ui.groups import map as map_tab
 from app.ui.groups import shown as state
 from app.ui.guard import guarded, plain
+from app.ui.groups.agreement import kmeans_of
 from app.ui.view import Needs, Page, View
 
 TABS = {
@@ -74,7 +75,9 @@ def _answer(page: Page) -> None:
         return
     found = None
     if shown.parts is not None:
-        found = state.here(shown.identity, shown.layer, shown.router, "keys", shown.trace, shown.parts)
+        clusters, _ = kmeans_of(page, shown)
+        which = shown.identity, shown.layer, shown.router, clusters is not None
+        found = state.here(*which, shown.trace, shown.parts, clusters)
     word = page.source.kind if page.source.current else "earlier settings"
     p = shown.trace.provenance
     st.markdown(

@@ -6,8 +6,8 @@ from sklearn import metrics
 
 from analysis import agreement as a
 from analysis import grammar
-from analysis.groups import group_table
-from analysis.parts import RULE, RULE_ALL, parts_of
+from analysis.groups import Group, group_table
+from analysis.parts import KINDS, RULE, RULE_ALL, parts_of
 from focus_core import assets
 from tests.app.synthetic import make_trace
 
@@ -105,11 +105,14 @@ def test_groups_that_are_the_tags_win_and_random_types_do_not(trace, parts):
     assert found.curves["purity"]["groups"].value[0] == pytest.approx(1)
     assert found.curves["v_measure"]["frequency"].value[0] < 0.6
     assert found.gain["v_measure"]["frequency"][1][0] > 0.2
-    assert "looks like grammar in all 1 layers" in grammar.verdict(found)
+    assert f"more often than {grammar.RANDOM} in the one layer" in grammar.verdict(found)
     # The synthetic groups are made from word endings alone, without grammar.
     null = a.agreement(trace, parts)
     assert (null.gain["v_measure"]["frequency"][1] <= 0).all()
-    assert "none of 4 layers" in grammar.verdict(null)
+    assert f"more often than {grammar.RANDOM} in none of 4 layers" in grammar.verdict(null)
+    # They follow from the word alone, so a lookup by word is never below them.
+    assert (null.gain["v_measure"]["lookup"][1] <= 0).all()
+    assert "context need play no part" in grammar.verdict(null)
 
 
 def test_curves_hold_every_baseline_and_intervals_hold_their_value(trace, parts):
@@ -124,7 +127,7 @@ def test_curves_hold_every_baseline_and_intervals_hold_their_value(trace, parts)
                 assert (curve.high >= curve.value - 1e-9).all()
     shuffled, frequency = (found.curves["v_measure"][key].value for key in ("shuffled", "frequency"))
     assert (shuffled < frequency).all()
-    assert set(found.gain["purity"]) == {"frequency", "kmeans"}
+    assert set(found.gain["purity"]) == {"frequency", "lookup", "kmeans"}
 
 
 def test_the_curve_is_the_score_of_the_text_itself(trace, parts):
@@ -172,8 +175,33 @@ def test_the_pages_sentence_says_both_numbers(trace, parts):
     found = a.agreement(trace, parts, router=0, layers=[1])
     said = grammar.answer(table, found, "layer 1")
     assert f"{found.curves['v_measure']['groups'].value[0]:.2f} against" in said
-    assert "Without" not in said
+    assert "k-means" not in said
+    _, low, high = (float(x[0]) for x in found.gain["v_measure"]["frequency"])
+    if low <= 0 <= high:
+        assert f"cannot be told from {grammar.RANDOM}" in said
+        assert f"{low:+.2f} to {high:+.2f} (95 %)".replace("-", "−") in said
+    beside = a.agreement(trace, parts, router=0, layers=[1], kmeans=trace.arrays["kmeans_bits"])
+    value = beside.curves["v_measure"]["kmeans"].value[0]
+    assert f"{value:.2f}. The purest group" in grammar.answer(table, beside, "layer 1")
     assert "16 groups" in grammar.answer(table, None, "layer 1")
+
+
+def test_a_share_is_said_with_the_tag_it_is_the_share_of():
+    verbs = Group(3, 50, 0.1, 1.0, (), "spaces: ␣, ran", len(KINDS) - 1, 0.9, tag=1, tagged=20)
+    rare = Group(4, 50, 0.1, 1.0, (), "spaces: ␣, the", len(KINDS) - 1, 1.0, tag=5, tagged=grammar.FEWEST - 1)
+    assert grammar.purest([verbs, rare]) is verbs
+    assert grammar.purest([rare]) is None
+    assert grammar.purity_of(verbs) == "90.0 % of its tagged tokens are verbs"
+
+
+def test_a_lookup_by_word_gives_each_type_the_groups_it_has_most():
+    joined = np.eye(3, dtype=bool)[[0, 0, 1, 2, 2]]
+    found = a.most_frequent_group(joined, np.array([0, 0, 0, 1, 1]))
+    assert found.shape == (1, 5, 3)
+    assert found[0].argmax(-1).tolist() == [0, 0, 0, 2, 2]
+    two = a.most_frequent_group(np.array([[1, 1, 0], [1, 1, 0], [0, 1, 1]], bool), np.array([0, 0, 0]))
+    assert (two.sum(-1) == 2).all()
+    assert two[0, 2].tolist() == [True, True, False]
 
 
 def test_ranges():

@@ -107,6 +107,8 @@ def test_the_table_counts_names_and_judges():
     assert second.name.startswith("nouns: ")
     assert (third.size, third.name, third.kind) == (0, "empty", None)
     assert np.isnan(third.purity)
+    assert (first.tag, first.tagged) == (number("DET"), 3)
+    assert (third.tag, third.tagged) == (None, 0)
 
 
 def test_first_tokens_are_left_out_of_the_table():

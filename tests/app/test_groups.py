@@ -3,6 +3,7 @@ from pathlib import Path
 import pytest
 from streamlit.testing.v1 import AppTest
 
+from analysis.agreement import BASELINES
 from app.ui import selection
 from focus_core import assets
 from tests.app import fake
@@ -57,7 +58,8 @@ def test_the_first_sentence_has_the_numbers_and_what_they_are_held_against(start
     assert "What did the groups learn?" in text
     assert "In layer 1, KV head 0" in text
     assert "V-measure 0." in text
-    assert "for one random group a word" in text
+    assert "words grouped at random: V-measure" in text
+    assert "of its tagged tokens are" in text
 
 
 def test_a_live_run_shows_axes_at_once_and_umap_when_asked(start):
@@ -123,17 +125,20 @@ def test_the_table_and_its_figures(start):
 def test_grammar_is_tested_and_the_verdict_holds_for_groups_made_of_word_endings(start):
     at = start(groups_tab="Is it grammar?")
     text = said(at)
-    assert "looks like grammar in none of 4 layers" in text
+    assert "more often than words grouped at random in none of 4 layers" in text
+    assert "so context need play no part" in text
     assert "A word's tag goes to its first piece" in text
     assert "tagger" in text
     assert figures(at) == 1
-    assert len(at.dataframe[0].value) == 4
+    assert list(at.dataframe[0].value.iloc[:, 0]) == ["Learned groups", *BASELINES.values()]
     at.toggle(key="pieces").set_value(True).run()
     assert "all its pieces" in said(at)
     at.selectbox(key="measure").select("purity").run()
     assert "Purity" in said(at)
     at.segmented_control(key="side").set_value("queries").run()
-    assert "“What they look for” looks like grammar" in said(at)
+    assert "“What they look for” puts words of one part of speech together" in said(at)
+    assert "k-means is left out here" in said(at)
+    assert "kmeans_now" not in keys(at)
 
 
 def test_a_kmeans_line_is_added_by_a_run_and_the_verdict_weighs_it(start, monkeypatch):
@@ -141,13 +146,14 @@ def test_a_kmeans_line_is_added_by_a_run_and_the_verdict_weighs_it(start, monkey
     clusters = {"clusters": {"path": Path("clusters"), "config": {"kind": "kmeans", "serve": serve}}}
     monkeypatch.setattr(assets, "adapters", lambda: fake.shipped() | clusters)
     at = start(groups_tab="Is it grammar?")
-    assert len(at.dataframe[0].value) == 4
+    assert len(at.dataframe[0].value) == 5
     at.button(key="kmeans_now").click().run()
     _, request = engine().submitted[-1]
     assert (request["variant"], request["adapter"], request["config"]) == ("kmeans", "clusters", serve)
-    assert len(at.dataframe[0].value) == 5
+    assert len(at.dataframe[0].value) == 6
     assert "ntrained k-means" in said(at)
     assert "kmeans_now" not in keys(at)
+    assert "; untrained k-means agrees " in said(at)
 
 
 def test_gold_tags_are_said_where_the_text_has_them(start):
@@ -178,6 +184,9 @@ def test_edits_are_listed_run_and_held_against_the_run_without_them(start):
     text = said(at)
     assert "Changed most" in text
     assert "tokens are predicted differently" in text
+    assert "The mask of layer 1" in text
+    assert "of all pairs are kept before and after" in text
+    assert figures(at) == 1
     metrics = {m.label: m.value for m in at.metric}
     assert metrics["Pairs kept in layer 1"].endswith("%")
     assert int(metrics["Tokens changed"].replace(",", "")) > 50

@@ -27,6 +27,10 @@ from focus_core.trace import Trace
 
 PIECES = "pieces"
 
+NO_KMEANS = (
+    "k-means is left out here: it puts a token into one group, a token looks into several, and sets of different "
+    "sizes cannot be compared."
+)
 
 def render(page: Page) -> None:
     """Draw the tab."""
@@ -46,7 +50,7 @@ def _draw(page: Page) -> None:
         st.info("This run has no words to tag, so there is nothing to agree with.", icon=":material/label_off:")
         return
     side, router, measure, pieces = _controls(shown)
-    clusters, origin = kmeans_of(page, shown)
+    clusters, origin = kmeans_of(page, shown) if side == "keys" else (None, "")
     with st.spinner("Scoring every layer, and its baselines …"):
         found = _scored(shown.identity, side, router, pieces, clusters is not None, shown.trace, shown.parts, clusters)
     if found is None:
@@ -65,7 +69,10 @@ def _draw(page: Page) -> None:
         name=f"agreement with parts of speech, {SIDE_NAMES[side].lower()}",
         rows=lambda: frame(found),
     )
-    _kmeans_offer(page, shown, clusters)
+    if side == "keys":
+        _kmeans_offer(page, shown, clusters)
+    else:
+        st.caption(NO_KMEANS)
     _at_layer(found, shown)
     _how(found, shown)
 
@@ -188,6 +195,9 @@ def _kmeans_offer(page: Page, shown: Shown, clusters: np.ndarray | None) -> None
 
 # ---- words ----------------------------------------------------------------------------------------------------------
 
+_SIZES = {"keys": "the same sizes as far as whole words allow", "queries": "about the same sizes"}
+
+
 
 def _at_layer(found: Agreement, shown: Shown) -> None:
     """All measures in the shown layer, with the gain over one group a word type."""
@@ -214,9 +224,14 @@ def _how(found: Agreement, shown: Shown) -> None:
             f"- **Tokens.** {found.rule} The first tokens, which all see, are left out. A token in several groups "
             "counts once in each.\n"
             "- **One random group a word type**: every word keeps one random group wherever it stands, in groups of "
-            f"the same sizes ({REPEATS} draws). Above it, a group says more than which word it is.\n"
+            f"{_SIZES[found.side]} ({REPEATS} draws). Above it, words of one part of speech are put together more "
+            "often than words grouped at random; context need play no part: in layer 0 a token's group follows from "
+            "the word alone, and can pass.\n"
+            "- **Lookup by word alone**: every word in the group that most of its tokens have here. It is made from "
+            "the tokens it is scored on, which flatters it; groups above it use more than the word.\n"
             "- **Shuffled**: the same sets on other tokens. **Random**: even draws. **k-means**: clusters of the "
-            "hidden states, with nothing learned.\n"
+            "hidden states, with nothing learned; they may agree more with parts of speech and still serve the model "
+            "worse, which the page Compare measures as perplexity.\n"
             "- **Intervals** (95 %): sentences drawn with replacement, each time beside another draw of the random "
             f"groups. A layer passes when its gain over them is above zero; "
             f"by chance alone about {0.025 * len(found.layers):.1g} of {len(found.layers)} would."

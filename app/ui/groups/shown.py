@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
 import streamlit as st
 
 from analysis.agreement import Agreement, agreement
@@ -83,9 +84,17 @@ def _table(identity: str, layer: int, router: int, side: str, _trace: Trace, _pa
 
 
 @st.cache_resource(max_entries=32, show_spinner=False)
-def here(identity: str, layer: int, router: int, side: str, _trace: Trace, _parts: Parts) -> Agreement | None:
-    """Agreement of the shown layer and router alone: quick enough for the page's first sentence."""
-    return agreement(_trace, _parts, side=side, router=router, layers=[layer], bootstraps=100)
+def here(
+    identity: str,
+    layer: int,
+    router: int,
+    clustered: bool,
+    _trace: Trace,
+    _parts: Parts,
+    _clusters: np.ndarray | None,
+) -> Agreement | None:
+    """Agreement of the keys of the shown layer and router alone: quick enough for the page's first sentence."""
+    return agreement(_trace, _parts, router=router, layers=[layer], kmeans=_clusters, bootstraps=100)
 
 
 # ---- controls -------------------------------------------------------------------------------------------------------
