@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from html import escape
 
 import numpy as np
+import pandas as pd
+import plotly.graph_objects as go
 
-from analysis.palette import group_label
+from analysis.numbers import percent
+from analysis.palette import BETTER, group_label
+from analysis.style import QUIET, quiet
 from focus_core.trace import Trace
 
 NOTICED = 0.01
@@ -97,3 +102,43 @@ def next_tokens(before: Trace, after: Trace, token: int, count: int = 8) -> list
     texts = {**before.top_text, **after.top_text}
     rows = [Next(texts.get(i, f"id {i}"), *pair) for i, pair in found.items()]
     return sorted(rows, key=lambda row: -max(row.before or 0, row.after or 0))[:count]
+
+
+def next_figure(rows: list[Next], labels: list[str]) -> go.Figure:
+    """Bars of the likeliest next tokens, before and after, named by ``labels`` as people read them."""
+    figure = go.Figure()
+    places = list(range(len(rows)))
+    for name, colour, values in (
+        ("before", QUIET, [row.before for row in rows]),
+        ("after", BETTER, [row.after for row in rows]),
+    ):
+        figure.add_bar(
+            y=places,
+            x=[100 * (p or 0) for p in values],
+            name=name,
+            orientation="h",
+            marker_color=colour,
+            text=[percent(p) for p in values],
+            textposition="outside",
+            cliponaxis=False,
+            hovertemplate=f"{name}: %{{text}}<extra></extra>",
+        )
+    quiet(figure, height=90 + 44 * len(rows), barmode="group", bargap=0.3)
+    figure.update_layout(margin={"r": 64, "b": 40})
+    figure.update_xaxes(title="probability, %", rangemode="tozero")
+    figure.update_yaxes(
+        tickvals=places, ticktext=[escape(label) for label in labels], autorange="reversed", showgrid=False
+    )
+    return figure
+
+
+def next_table(rows: list[Next], actual: str | None) -> pd.DataFrame:
+    """The same as a table; probabilities 0 to 1, empty where they were not recorded."""
+    return pd.DataFrame(
+        {
+            "token": [row.text for row in rows],
+            "before": [row.before for row in rows],
+            "after": [row.after for row in rows],
+            "follows": [row.text == actual for row in rows],
+        }
+    )

@@ -2,10 +2,12 @@ import numpy as np
 import pytest
 
 from analysis import edits
-from analysis.group_figures import agreement_curve, kinds_heatmap, sight_heatmap
+from analysis.group_figures import NAMES, agreement_curve, kinds_heatmap, sight_heatmap
 from analysis.groups import kinds_by_group, who_sees_whom
+from analysis.masks import overlay
+from analysis.numbers import percent
 from analysis.parts import KINDS, parts_of
-from app.ui.groups.edit import sentence
+from app.ui.groups.edited import mask_sentence, sentence
 from focus_core import assets
 from tests.app.fake_groups import apply_edits
 from tests.app.synthetic import make_trace
@@ -35,6 +37,30 @@ def test_the_effect_is_the_difference_of_the_two_runs():
     assert found.change_of[1] == pytest.approx(-0.2, abs=1e-5)
     assert set(found.most_changed(8)) <= set(range(1, 400, 10))
     assert "points more pairs in the edited layer" in sentence(found)
+
+
+def test_the_masks_before_and_after_are_told_apart_in_one_sentence():
+    before, after = pair(MERGE)
+    found = overlay(before.pattern(1), after.pattern(1), 0, 0)
+    assert found.second > 0
+    assert mask_sentence(found) == (
+        f"{percent(found.both)} of all pairs are kept before and after, {percent(found.first)} only before the edits, "
+        f"{percent(found.second)} only after them."
+    )
+    same = overlay(before.pattern(1), before.pattern(1), 0, 0)
+    assert mask_sentence(same) == f"the same pairs as before, {percent(same.both)} of all."
+
+
+def test_the_next_tokens_are_bars_and_a_table():
+    before, after = pair(MOVE)
+    rows = edits.next_tokens(before, after, 10)
+    drawn = edits.next_figure(rows, ["<b>"] * len(rows))
+    assert [bar.name for bar in drawn.data] == ["before", "after"]
+    assert set(drawn.layout.yaxis.ticktext) == {"&lt;b&gt;"}
+    assert list(drawn.data[0].x) == [100 * (row.before or 0) for row in rows]
+    table = edits.next_table(rows, rows[0].text)
+    assert list(table.columns) == ["token", "before", "after", "follows"]
+    assert table["follows"].tolist()[0]
 
 
 def test_no_change_is_said():
@@ -76,4 +102,4 @@ def test_figures_draw_what_they_are_given():
     found = agreement(trace, parts, bootstraps=20)
     lines = {line.name: line for line in agreement_curve(found, "purity", 1).data if line.name}
     np.testing.assert_allclose(lines["Learned groups"].y, found.curves["purity"]["groups"].value)
-    assert len(lines) == 4
+    assert set(lines) == {name for key, name in NAMES.items() if key != "kmeans"}

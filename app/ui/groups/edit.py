@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from html import escape
 from typing import Any
 
 import numpy as np
 import streamlit as st
 
-from analysis.edits import Effect, Next, effect, next_tokens, say
+from analysis.edits import say
 from analysis.groups import members
-from analysis.numbers import percent, sig3, spread
-from analysis.overview import change_text
-from analysis.palette import BETTER, DROPPED, group_label
+from analysis.palette import group_label
 from app.ui import selection
-from app.ui.badges import badge
 from app.ui.bars import shown as readable
+from app.ui.groups import edited
 from app.ui.groups import shown as page_state
 from app.ui.groups.shown import Shown
 from app.ui.guard import guarded, plain
@@ -25,7 +22,6 @@ from focus_core.errors import FocusError
 from focus_core.trace import Trace
 
 MAX_EDITS = 32
-_SUB = {"delta_color": "off", "delta_arrow": "off"}
 
 
 def render(page: Page) -> None:
@@ -62,7 +58,7 @@ def _draw(page: Page) -> None:
             if not edits:
                 _suggest(shown, edits)
             return
-        _result(page, shown, edits, after)
+        edited.render(page, shown, edits, after)
 
 
 # ---- the list of edits ----------------------------------------------------------------------------------------------
@@ -94,7 +90,7 @@ def _move(shown: Shown, edits: list[dict[str, Any]]) -> None:
     own = np.flatnonzero(members(shown.trace, shown.layer, shown.router)[token])
     st.caption(
         f"“{plain(readable(shown.trace.tokens[token]))}” is in {' '.join(map(group_label, own)) or 'none'}: "
-        f"{plain(_around(shown.trace, token))}"
+        f"{plain(edited.around(shown.trace, token))}"
     )
     table = shown.table()
     to = right.selectbox(
@@ -134,11 +130,6 @@ def _merge(shown: Shown, edits: list[dict[str, Any]]) -> None:
 
 def _name(shown: Shown, group: int) -> str:
     return f"{group_label(group)} · {shown.table()[group].name}"
-
-
-def _around(trace: Trace, token: int) -> str:
-    before, after = ("".join(trace.tokens[a:b]) for a, b in ((max(0, token - 6), token), (token + 1, token + 7)))
-    return f"…{before}[{trace.tokens[token]}]{after}…".replace("\n", "↵")
 
 
 def _add(edits: list[dict[str, Any]], edit: dict[str, Any]) -> None:
@@ -207,112 +198,3 @@ def _run(page: Page, shown: Shown, edits: list[dict[str, Any]]) -> Trace | None:
 
 def _load(path: str) -> Trace:
     return selection.load_trace(path, 0.0)
-
-
-# ---- before and after -----------------------------------------------------------------------------------------------
-
-
-def _result(page: Page, shown: Shown, edits: list[dict[str, Any]], after: Trace) -> None:
-    before = page.trace
-    if len(before) != len(after):
-        st.info("The edited run has another number of tokens; run the selection again.", icon=":material/history:")
-        return
-    layers = sorted({edit["layer"] for edit in edits})
-    found = effect(before, after, layers)
-    st.markdown(f"#### {plain(sentence(found))}")
-    with st.container(horizontal=True, gap="small"):
-        badge("live", f"{after.provenance.get('time', '')} on {after.provenance.get('device', '')}.")
-        if page.source.kind == "recorded":
-            badge("recorded", "The run before the edits; rounding on another machine is within 0.01 nats.")
-    a, b, c = st.columns(3)
-    which = f"layer {layers[0]}" if len(layers) == 1 else "edited layers"
-    a.metric(
-        f"Pairs kept in {which}",
-        percent(found.kept_here[1]),
-        f"from {percent(found.kept_here[0])}; all layers {percent(found.kept[1])}",
-        **_SUB,
-    )
-    b.metric(
-        "Perplexity",
-        sig3(found.ppl[1], 4),
-        f"{change_text(found.change)} {spread(found.spread)} from {sig3(found.ppl[0], 4)}",
-        **_SUB,
-    )
-    c.metric("Tokens changed", f"{found.noticed:,}", f"of {len(after) - 1:,}, by 0.01 nats or more", **_SUB)
-    _changed(shown, found, before, after)
-
-
-def sentence(found: Effect) -> str:
-    """What the edits did, in one sentence."""
-    pairs = found.kept_here[1] - found.kept_here[0]
-    if not found.noticed and abs(pairs) < 5e-5:
-        return "Nothing moved: the edits changed neither the pairs nor what the model predicts."
-    more = (
-        "the same pairs"
-        if abs(pairs) < 5e-5
-        else f"{sig3(100 * abs(pairs))} percentage points {'more' if pairs > 0 else 'fewer'} pairs"
-    )
-    cost = (
-        "perplexity stays within its own error"
-        if abs(found.change) <= found.spread
-        else f"perplexity {'rises' if found.change > 0 else 'falls'} by {percent(abs(found.change))}"
-    )
-    return f"With {more} in the edited layer, {cost}; {found.noticed:,} tokens are predicted differently."
-
-
-def _changed(shown: Shown, found: Effect, before: Trace, after: Trace) -> None:
-    most = found.most_changed()
-    if not most:
-        st.caption("No token's likelihood changed.")
-        return
-    st.markdown("**Changed most** (log-likelihood in nats)")
-    with st.container(horizontal=True, gap="small"):
-        for token in most:
-            text, change = plain(readable(after.tokens[token], 14)), found.change_of[token]
-            st.button(
-                f"{text} {'+' if change > 0 else '−'}{abs(change):.2f}",
-                key=f"edit_look_{token}",
-                on_click=_look,
-                args=(max(0, token - 1),),
-            )
-    if int(st.session_state.get("edit_after") or 1) > len(after):
-        st.session_state["edit_after"] = len(after)
-    st.session_state.setdefault("edit_after", max(0, most[0] - 1) + 1)
-    left, right = st.columns([1, 3], vertical_alignment="bottom")
-    token = int(left.number_input("What comes after token", 1, len(after), key="edit_after")) - 1
-    right.caption(plain(_around(after, token)))
-    rows = next_tokens(before, after, token)
-    if not rows:
-        st.caption("This run did not record the likeliest next tokens.")
-        return
-    actual = after.tokens[token + 1] if token + 1 < len(after) else None
-    st.html(_STYLE + _bars(rows, actual))
-    st.caption("Grey: before. Blue: after. ◂ is the token that really follows. A dash: not among the eight likeliest.")
-
-
-def _look(token: int) -> None:
-    st.session_state["edit_after"] = token + 1
-
-
-def _bars(rows: list[Next], actual: str | None) -> str:
-    top = max(max(row.before or 0, row.after or 0) for row in rows) or 1.0
-    out = []
-    for row in rows:
-        mark = " ◂" if row.text == actual else ""
-        lines = "".join(
-            f"<i style='width:{100 * (p or 0) / top:.1f}%;background:{colour}'></i>"
-            f"<em>{'–' if p is None else f'{100 * p:.1f} %'}</em>"
-            for p, colour in ((row.before, DROPPED), (row.after, BETTER))
-        )
-        out.append(f"<div><b dir='auto'>{escape(readable(row.text))}{mark}</b><span>{lines}</span></div>")
-    return f"<div class='fl-next'>{''.join(out)}</div>"
-
-
-_STYLE = """<style>
-.fl-next{display:grid;gap:.3rem;font-size:.9rem}
-.fl-next div{display:grid;grid-template-columns:9rem 1fr;gap:.7rem;align-items:center}
-.fl-next b{font-weight:600;text-align:right;white-space:nowrap;overflow:hidden;text-overflow:ellipsis}
-.fl-next span{display:grid;grid-template-columns:1fr 4rem;gap:.1rem .5rem;align-items:center}
-.fl-next i{display:block;height:.5rem;border-radius:.2rem;min-width:2px}
-.fl-next em{font-style:normal;font-size:.8rem;opacity:.75;text-align:right;font-variant-numeric:tabular-nums}
-</style>"""
