@@ -142,6 +142,7 @@ def bypass_curves(
     figure = make_subplots(
         rows=1,
         cols=3,
+                name=f"{NAMES[name]}, {what}",
         shared_yaxes=True,
         horizontal_spacing=0.02,
         subplot_titles=[f"{PARTS[part]}: {_BACK[part]}" for part in PARTS],
@@ -192,6 +193,7 @@ def carrier(row: dict[str, Any]) -> str | None:
 def answer(records: list[dict[str, Any]], moving: str) -> str:
     """What was measured, in one sentence.
 
+                name=f"{NAMES[name]}, as it is",
     Args:
         records: of the experiment.
         moving: ``frozen``, ``moving`` or ``late``.

@@ -137,6 +137,7 @@ def soft_to_hard(result: dict[str, Any], length: int, picked: str | None = None)
     figure.add_scatter(
         x=names,
         y=values,
+        name="gates",
         mode="lines+markers",
         line={"color": QUIET, "width": 1},
         marker={

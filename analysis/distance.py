@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pandas as pd
 import plotly.graph_objects as go
 
 from analysis.masks import ByDistance
@@ -55,6 +56,7 @@ def figure(found: ByDistance, window: int, *, height: int = 360) -> go.Figure:
             "overlaying": "y",
             "side": "right",
             "range": [0, 105],
+            "tickvals": [0, 25, 50, 75, 100],
             "showgrid": False,
             "zeroline": False,
         },
@@ -73,6 +75,14 @@ def figure(found: ByDistance, window: int, *, height: int = 360) -> go.Figure:
             font={"color": WINDOW},
         )
     return drawn
+
+
+def table(found: ByDistance) -> pd.DataFrame:
+    """What the figure draws, one row a bin of distances; shares are 0 to 1."""
+    rows = pd.DataFrame({"distance_from": found.low, "distance_to": found.high, "pairs_kept": found.kept})
+    if found.mass is not None:
+        rows["dense_attention"], rows["dense_attention_on_dropped_pairs"] = found.mass, found.lost
+    return rows
 
 
 def sentence(found: ByDistance, window: int) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from analysis import overview
+from analysis.captions import settings
 from analysis.numbers import percent, sig3, spread
 from analysis.palette import group_label, groups_of
 from focus_core.trace import Trace
@@ -28,12 +29,11 @@ def command(trace: Trace) -> str:
 def what_ran(trace: Trace) -> list[tuple[str, str]]:
     """(name, value) of everything that decided the result, and of where it was made."""
     p = trace.provenance
-    config = ", ".join(f"{name} {value}" for name, value in (p.get("config") or {}).items()) or "no settings"
     versions = ", ".join(f"{name} {value}" for name, value in (p.get("versions") or {}).items())
     rows = [
         ("Model", f"{p['model']}, revision {p.get('revision') or 'unknown'}"),
         ("Shape", f"{p['layers']} layers, {p['heads']} query heads, {p['kv_heads']} KV heads"),
-        ("Attention", f"{p['variant']}: {config}"),
+        ("Attention", f"{p['variant']}: {settings(p.get('config'))}"),
         ("Trained groups", str(p.get("adapter") or "none")),
         ("Text", f"{p.get('text_name') or 'the user’s own'}, {len(trace):,} tokens, hash {p.get('text_hash')}"),
         ("Where", f"{p.get('device')}, {p.get('dtype')}; {versions}"),

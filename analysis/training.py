@@ -106,6 +106,7 @@ def curves(history: list[dict[str, Any]], steps: int, shown: int | None = None, 
             annotation_position="bottom right",
             row=2,
             col=1,
+        name="training loss",
         )
     if shown is not None:
         figure.add_vline(x=shown, line={"color": QUIET, "width": 1})
@@ -115,6 +116,7 @@ def curves(history: list[dict[str, Any]], steps: int, shown: int | None = None, 
     figure.update_yaxes(title_text="loss", row=1, col=1)
     figure.update_yaxes(title_text="perplexity", row=2, col=1)
     return figure
+        name="served perplexity",
 
 
 def shares(history: list[dict[str, Any]], layer: int, router: int) -> pd.DataFrame:

@@ -21,6 +21,7 @@ from app.ui import save
 
 Rows: TypeAlias = pd.DataFrame | Callable[[], pd.DataFrame]
 FAMILY = "Source Sans"
+_BUTTONS = 34
 THEMES = {
     "light": {"background": "#ffffff", "text": "#1c2230", "primary": "#2a6fd0", "secondary": "#f3f5f9"},
     "dark": {"background": "#11141b", "text": "#e5e8ef", "primary": "#4c8ff0", "secondary": "#1b202a"},
@@ -33,8 +34,9 @@ def saveable(*, key: str, name: str, page: Callable[[], str] | None = None, rows
     """Give what is drawn inside a Save menu; for a component, one line round its call.
 
     A picture is taken of the component's element with the class ``fl``. One that draws itself otherwise sets
-    ``element.saveSvg = (background) => svg text`` (or a promise of it). Pictures look as the page does: on white in the
-    light theme, on the dark background in the dark one.
+    ``element.saveSvg = (background) => svg text`` (or a promise of it). Pictures look as the app does when they are
+    saved, on white in the light theme and on the dark background in the dark one. The page of a Plotly figure does too;
+    that of a component follows its reader's theme.
 
     Args:
         key: of what is drawn; the menu's own key follows from it.
@@ -58,16 +60,16 @@ def csv(rows: Rows) -> str:
     return table.to_csv(index=False)
 
 
-def figure_makers(figure: go.Figure, name: str, rows: Rows | None) -> dict[str, Callable[[bool], str]]:
+def figure_makers(figure: go.Figure, name: str, rows: Rows | None, note: str = "") -> dict[str, Callable[[bool], str]]:
     """What makes a Plotly figure's page and table, when they are asked for."""
     return {
-        "html": lambda dark: figure_page(figure, name, dark=dark),
+        "html": lambda dark: figure_page(figure, name, dark=dark, note=note),
         "csv": lambda dark: csv(rows if rows is not None else figure_rows(figure)),
     }
 
 
-def figure_page(figure: go.Figure, title: str, *, dark: bool = False) -> str:
-    """A page with one Plotly figure; plotly.js and the font are in it (about 5 MB)."""
+def figure_page(figure: go.Figure, title: str, *, dark: bool = False, note: str = "") -> str:
+    """A page with one Plotly figure; plotly.js and the font are in it (about 5 MB). ``note`` is a line below it."""
     theme = THEMES["dark" if dark else "light"]
     copy = go.Figure(figure)
     copy.update_layout(
@@ -76,8 +78,15 @@ def figure_page(figure: go.Figure, title: str, *, dark: bool = False) -> str:
         plot_bgcolor="rgba(0, 0, 0, 0)",
         font={"family": f'"{FAMILY}", sans-serif', "color": theme["text"]},
     )
+    # Plotly's buttons lie at the top right, over whatever the figure has there: they get a strip of their own.
+    top = copy.layout.margin.t
+    copy.update_layout(margin_t=(100 if top is None else top) + _BUTTONS, height=(copy.layout.height or 450) + _BUTTONS)
     div = copy.to_html(include_plotlyjs=True, full_html=False, config={"displaylogo": False, "responsive": True})
-    return document(title, div, f"body{{background:{theme['background']};color:{theme['text']}}}")
+    css = (
+        f":root{{color-scheme:{'dark' if dark else 'light'}}}"
+        f"body{{background:{theme['background']};color:{theme['text']}}}"
+    )
+    return document(title, div, css, note=note)
 
 
 def component_page(title: str, *, html: str, css: str, js: str, data: dict[str, Any], note: str = "") -> str:
@@ -100,21 +109,23 @@ def component_part(*, html: str, css: str, js: str, data: dict[str, Any], place:
     script = re.sub(r"^export (?=const|let|function|class|async)", "", script, flags=re.MULTILINE)
     driver = (
         f"const place = document.getElementById({_json(place)});"
+        # Styles of one component must not reach another: each is closed off, as in the app.
+        'const root = place.attachShadow({ mode: "open" });'
+        'root.append(place.querySelector("template").content);'
         f"const data = JSON.parse(document.getElementById({_json(place + '-data')}).textContent);"
         "const none = () => {};"
-        "show({ data, key: place.id, name: place.id, parentElement: place, "
+        "show({ data, key: place.id, name: place.id, parentElement: root, "
         "setStateValue: none, setTriggerValue: none });"
     )
     return (
-        f"<style>{css.replace(':host', '.host')}</style>"
-        f'<div class="host" id="{escape(place)}">{html}</div>'
+        f'<div id="{escape(place)}"><template><style>{css}</style>{html}</template></div>'
         f'<script type="application/json" id="{escape(place)}-data">{_json(data)}</script>'
         f'<script type="module">{{{_closed(script)}\n{_closed(driver)}}}</script>'
     )
 
 
 def document(title: str, body: str, css: str = "", *, note: str = "") -> str:
-    """A whole HTML page round ``body``: font and theme in it, nothing loaded from anywhere."""
+    """A whole HTML page round ``body``: font and theme in it, nothing loaded; ``note`` is a line below."""
     dark = ";".join(_variables("dark"))
     light = ";".join(_variables("light"))
     foot = f"<footer>{escape(note)}</footer>" if note else ""

@@ -19,6 +19,7 @@ def plot(
     name: str,
     rows: Rows | None = None,
     height: int | None = None,
+    note: str = "",
     **plotly_kwargs: Any,
 ) -> Any:
     """Draw a figure with its Save menu: PNG, SVG, HTML and CSV.
@@ -31,6 +32,7 @@ def plot(
         rows: its data for the CSV, as a table or a function that makes it when it is asked for; None takes what the
             figure draws.
         height: pixels; None keeps the figure's own.
+        note: the line under its page: what was measured, where and when; see :func:`analysis.captions.what_ran`.
         **plotly_kwargs: further arguments of ``st.plotly_chart``.
 
     Returns:
@@ -41,5 +43,5 @@ def plot(
     plotly_kwargs.setdefault("config", {"displayModeBar": False})
     with st.container(key=save.area_key(key), gap=None):
         event = st.plotly_chart(fig, key=key, alt=alt, **plotly_kwargs)
-        save.menu(key, name, figure_makers(fig, name, rows))
+        save.menu(key, name, figure_makers(fig, name, rows, note))
     return event

@@ -48,6 +48,7 @@ def render(page: Page) -> None:
         key="gates_figure",
         alt="Perplexity change against dense for every gate, from soft to hard.",
         name="From the soft gate to the served one",
+        note=words.provenance(result.get("about", {})),
     )
     st.caption(
         "A soft gate computes every pair and only weakens some: nothing is saved, and no decoder runs it. "

@@ -274,6 +274,7 @@ def _picture(page: Page, shown: Shown | None, result: dict[str, Any]) -> None:
 
 
 def _table(shown: Shown | None, result: dict[str, Any]) -> None:
+        note=words.provenance(result.get("about", {})),
     table = words.table(result, recorded=bool(shown and shown.recorded))
     for refused in result.get("about", {}).get("refused", []):
         said = f"{refused['label']} was left out: {refused['reason']} {refused['hint']}".strip()
@@ -327,6 +328,7 @@ def _memory(result: dict[str, Any]) -> None:
     how = result.get("about", {}).get("peak_how")
     st.caption(
         f"Most bytes of tensors held at once during one prefill, beyond the weights ({how or 'not measured yet'}); "
+        note=words.provenance(result.get("about", {})),
         "buffers inside a library are not seen. The cache keeps every token's keys and values, and 8 bytes a layer "
         "and router for its groups: Focus saves time, not cache."
     )
@@ -342,6 +344,7 @@ def _explain() -> None:
         )
         st.latex(
             r"\frac{T(N)}{T_\text{dense}(N)} \approx \frac{a + b\,\kappa(N)\,N}{a + b\,N}, "
+        note=words.provenance(result.get("about", {})),
             r"\quad \kappa = \text{pairs kept}"
         )
         st.button(

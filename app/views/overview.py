@@ -8,6 +8,8 @@ import numpy as np
 import streamlit as st
 
 from analysis import overview as words
+from analysis.captions import settings as settings_text
+from analysis.captions import what_ran
 from analysis.numbers import percent, sig3, spread
 from analysis.tables import token_rows
 from app.ui import links, runs, settings, texts
@@ -80,14 +82,9 @@ def _opening_link(page: Page, trace: Trace) -> Page:
 def _what_ran(trace: Trace) -> str:
     p = trace.provenance
     return (
-        f"{p['model']} on {len(trace):,} tokens, {p['variant']} with {_settings(p)}; "
+        f"{p['model']} on {len(trace):,} tokens, {p['variant']}: {settings_text(p.get('config'))}; "
         f"means over {p['layers']} layers and {p['heads']} heads."
     )
-
-
-def _settings(p: dict) -> str:
-    said = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in (p.get("config") or {}).items())
-    return said or "no settings"
 
 
 def _notices(page: Page, trace: Trace) -> None:
@@ -222,7 +219,7 @@ def _strip_and_held(page: Page) -> None:
     with saveable(
         key=KEY,
         name=name,
-        page=lambda: document(name, strip_part(data), note=_what_ran(trace)),
+        page=lambda: document(name, strip_part(data), note=what_ran(trace, layer)),
         rows=lambda: token_rows(trace, layer, router),
     ):
         after = token_strip(data, key=KEY)

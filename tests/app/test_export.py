@@ -8,8 +8,9 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 import pytest
+from plotly.subplots import make_subplots
 
-from analysis import report
+from analysis import captions, report
 from analysis.tables import figure_rows, token_rows
 from app.ui import export, save
 from app.ui.report import page_of
@@ -42,10 +43,48 @@ def figure():
 
 def test_a_figures_table_has_a_row_a_point_and_a_row_a_cell():
     table = figure_rows(figure())
-    assert list(table["trace"]) == ["line"] * 2 + ["map"] * 4
-    assert table[table["trace"] == "map"][["x", "y", "z"]].values.tolist()[1] == ["b", 0, 2]
-    assert list(table["error_y_array"])[:2] == [0.1, 0.2]
+    assert list(table["series"]) == ["line"] * 2 + ["map"] * 4
+    assert table[table["series"] == "map"][["x", "y", "value"]].values.tolist()[1] == ["b", 0, 2]
+    assert list(table["y, error above"])[:2] == [0.1, 0.2]
     assert figure_rows(go.Figure()).empty
+
+
+def test_a_figures_columns_are_named_as_its_axes_are_and_its_panels_too():
+    panels = make_subplots(rows=1, cols=2, shared_yaxes=True, subplot_titles=["one", "two"])
+    for column in (1, 2):
+        panels.add_scatter(x=[0], y=[column], name="a", row=1, col=column)
+    panels.add_scatter(x=[None], y=[None], name="for the legend", row=1, col=1)
+    panels.update_xaxes(title="step")
+    panels.update_yaxes(title="share", row=1, col=1)
+    table = figure_rows(panels)
+    assert table.to_dict("list") == {"series": ["a"] * 2, "panel": ["one", "two"], "step": [0, 0], "share": [1, 2]}
+
+
+def test_settings_are_said_in_words_and_only_those_that_matter():
+    config = {"groups": 16, "query_topk": 4, "window": 1024, "backend": "auto", "gate": "hard", "temperature": 0.1}
+    assert captions.settings(config) == "16 groups, a query looks into 4, nearest 1,024 tokens"
+    soft = captions.settings({"backend": "reference", "gate": "soft", "temperature": 0.1})
+    assert soft == "backend reference, gate soft, temperature 0.1"
+    assert captions.settings({}) == captions.settings(None) == "no settings"
+
+
+def test_the_line_under_a_page_has_model_text_variant_layer_and_date(trace):
+    p = trace.provenance
+    said = captions.what_ran(trace, 1)
+    assert said.startswith(f"{p['model']} · ")
+    assert f"{len(trace):,} tokens · {p['variant']}: " in said
+    assert "· layer 1" in said
+    assert "layer" not in captions.what_ran(trace)
+
+
+def test_a_figures_page_gives_plotlys_buttons_a_strip_of_their_own_and_says_what_ran():
+    made = figure()
+    made.update_layout(margin={"t": 40}, height=300)
+    page = export.figure_page(made, "t", note="a model <1>")
+    assert "<footer>a model &lt;1&gt;</footer>" in page
+    assert '"margin":{"t":74}' in page
+    assert '"height":334' in page
+    assert made.layout.height == 300
 
 
 def test_rows_of_ones_own_win_and_are_made_only_when_asked_for():
@@ -99,7 +138,14 @@ def test_the_report_says_what_ran_how_to_repeat_it_and_shows_everything_in_one_f
         assert said in page
     assert "--set window=64" in page
     assert "&lt;b&gt;" in page or "<b>under" not in own(page)
-    assert page.count("Plotly.newPlot(") >= 2
+    assert "Plotly" not in page
+    order = [
+        page.index(f"<h2>{title}") for title in ("The mask, layer 1", "Every layer", "What ran", "The text, layer")
+    ]
+    assert order == sorted(order)
+    for place in ("mask", "heads", "strip"):
+        assert page.count(f'id="{place}-data"') == 1
+    assert "backend auto" not in page
 
 
 def test_the_command_of_a_run_is_one_that_the_command_line_takes(trace):

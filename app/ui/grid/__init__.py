@@ -73,8 +73,8 @@ def js() -> str:
 
 
 def part(data: dict[str, Any], *, place: str = "heads") -> str:
-    """The grid alive within a page that stands alone (``app.ui.export.document``)."""
-    return component_part(html=HTML, css=css(), js=js(), data=data, place=place)
+    """The grid within a page that stands alone (``app.ui.export.document``): it is read there, and chooses nothing."""
+    return component_part(html=HTML, css=css(), js=js(), data={**data, "still": True}, place=place)
 
 
 @st.cache_resource(show_spinner=False)

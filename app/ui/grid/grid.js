@@ -65,7 +65,7 @@ class Grid {
       this.panels.append(box);
       stage.tabIndex = 0;
       stage.setAttribute("role", "application");
-      stage.setAttribute("aria-label", `${panel.title} by layer and head. Arrow keys move, Enter chooses the head.`);
+      stage.setAttribute("aria-label", `${panel.title} by layer and head. Arrow keys move${this.data.still ? "" : ", Enter chooses the head"}.`);
       base.addEventListener("mousemove", (event) => this.point(this.cellAt(p, event), event.clientX, event.clientY));
       base.addEventListener("mouseleave", () => this.point(null));
       base.addEventListener("click", (event) => this.choose(this.cellAt(p, event)));
@@ -163,7 +163,7 @@ class Grid {
     this.data.panels.forEach((panel, p) => {
       tip.append(node("span", "row", `${panel.title}: ${said(this.values[p][layer * this.data.heads + head], panel.unit)}`));
     });
-    tip.append(node("span", "row m", "Click to look at its mask."));
+    if (!this.data.still) tip.append(node("span", "row m", "Click to look at its mask."));
     const size = tip.getBoundingClientRect();
     const left = x + 16 + size.width > window.innerWidth - 8 ? x - size.width - 14 : x + 16;
     const top = y + 18 + size.height > window.innerHeight ? y - size.height - 14 : y + 18;

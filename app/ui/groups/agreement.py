@@ -9,6 +9,7 @@ import pandas as pd
 import streamlit as st
 
 from analysis.agreement import MEASURES, REPEATS, Agreement, agreement
+from analysis.captions import what_ran
 from analysis.grammar import verdict
 from analysis.group_figures import NAMES, agreement_curve
 from analysis.parts import Parts
@@ -68,6 +69,7 @@ def _draw(page: Page) -> None:
         alt=f"Lines over the layers: {MEASURES[measure]} of the learned groups and of the baselines.",
         name=f"agreement with parts of speech, {SIDE_NAMES[side].lower()}",
         rows=lambda: frame(found),
+        note=what_ran(shown.trace),
     )
     if side == "keys":
         _kmeans_offer(page, shown, clusters)

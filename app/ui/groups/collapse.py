@@ -122,6 +122,8 @@ def _picture(
     st.markdown(
         f"**Which way out did it take?** {plain(words.carried(until, shown))}",
         help="Each part alone is put back to how it began and the groups are counted again (solid; dotted is as it "
+        rows=lambda: words.share_rows(until, which),
+        note=_what(settings, until),
         "is). Where the solid line falls far below the dotted one, that part carries the collapse.",
     )
     plot(
@@ -137,6 +139,8 @@ def _picture(
 
 _HELP = (
     "The share of the tokens in the fullest group, mean over layers and the last tenth of the steps; even would be "
+        rows=lambda: words.part_rows(until, which),
+        note=_what(settings, until),
     "12.5 % of 8 groups (the dotted line)."
 )
 

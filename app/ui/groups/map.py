@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 import streamlit as st
 
+from analysis.captions import what_ran
 from analysis.groups import describe
 from analysis.palette import group_label
 from app.ui import scatter as component
@@ -109,8 +110,7 @@ def _meaning(placed: Placed) -> str:
 
 
 def _note(shown: Shown, placed: Placed) -> str:
-    p = shown.trace.provenance
-    return f"{p['model']}, {p['variant']}, {shown.where}, {len(shown.trace):,} tokens; {placed.method}."
+    return f"{what_ran(shown.trace, shown.layer)} · {placed.method}"
 
 
 # ---- coordinates ----------------------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ import math
 import pandas as pd
 import streamlit as st
 
+from analysis.captions import what_ran
 from analysis.group_figures import kinds_heatmap, sight_heatmap
 from analysis.groups import Group, kinds_by_group, who_sees_whom
 from analysis.numbers import sig3
@@ -150,6 +151,7 @@ def _made_of(shown: Shown, side: str, picked: int | None) -> None:
         alt=f"Heatmap: share of each group's tokens by part of speech, {SIDE_NAMES[side].lower()}, {shown.where}.",
         name=f"groups by part of speech {shown.where}",
         rows=rows,
+        note=what_ran(shown.trace, shown.layer),
     )
     st.caption(f"{shown.parts.source} First tokens are left out: all see them, whatever their group.")
 
@@ -179,6 +181,7 @@ def _sight(shown: Shown, picked: int | None) -> None:
         alt=f"Heatmap: for each group, the share of its tokens that look into each group, {shown.where}.",
         name=f"who may see whom {shown.where}",
         rows=rows,
+        note=what_ran(shown.trace, shown.layer),
     )
     st.caption(
         f"Read along a row. Of {possible:,} far pairs (beyond the window, first tokens aside), "

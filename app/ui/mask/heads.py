@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import pandas as pd
 import streamlit as st
 
-from analysis.heads import MEASURES, ranked, recorded, scale, similar, values
+from analysis.captions import what_ran
+from analysis.heads import MEASURES, Measure, ranked, recorded, scale, similar, values
 from app.ui import links, runs
 from app.ui.export import document, saveable
 from app.ui.grid import Panel, grid_data, head_grid, part
@@ -14,6 +17,13 @@ from app.ui.view import Page
 from focus_core.trace import Trace
 
 _ORDER = {"high": "Highest first", "low": "Lowest first"}
+_SHORT = {
+    "Pairs kept": "Kept",
+    "Dense attention kept": "Dense kept",
+    "Entropy of dense attention": "Entropy",
+    "Attention on the first tokens": "On first",
+}
+"""Half a page holds six columns only with short headings; pointing at one gives its whole name."""
 
 
 def render(page: Page, trace: Trace, layer: int) -> None:
@@ -26,14 +36,15 @@ def render(page: Page, trace: Trace, layer: int) -> None:
         _missing(page, trace)
         return
     picked = (layer, page.head)
-    panels = []
-    for measure in have:
-        found = values(trace, measure.field)
-        panels.append(Panel(measure.title, measure.meaning, measure.unit, found, *scale(found)))
-    data = grid_data(panels, picked)
+    data = grid_data(panels_of(trace, have), picked)
     st.caption("Every head of the model at once. Click one, and the mask above and the sidebar follow.")
     name = f"Layers and heads, {trace.provenance['variant']}"
-    with saveable(key="head_grid", name=name, page=lambda: document(name, part(data)), rows=lambda: table(trace)):
+    with saveable(
+        key="head_grid",
+        name=name,
+        page=lambda: document(name, part(data), note=what_ran(trace)),
+        rows=lambda: table(trace),
+    ):
         head_grid(data, key="head_grid", on_pick=choose)
     _missing(page, trace)
     left, right = st.columns(2, gap="large")
@@ -44,6 +55,15 @@ def render(page: Page, trace: Trace, layer: int) -> None:
 
 
 def choose(layer: int, head: int) -> None:
+def panels_of(trace: Trace, have: Sequence[Measure]) -> list[Panel]:
+    """One panel a measure, each on the scale of its own values."""
+    return [
+        Panel(m.title, m.meaning, m.unit, found, *scale(found))
+        for m in have
+        if (found := values(trace, m.field)) is not None
+    ]
+
+
     """Select a layer and head in the sidebar (a callback)."""
     st.session_state["layer"] = layer
     st.session_state["head"] = str(head)
@@ -125,7 +145,10 @@ def _similar(trace: Trace, layer: int, head: int | None) -> None:
 def _table(rows: pd.DataFrame, units: dict[str, str], *, key: str, order: list[tuple[int, int]]) -> None:
     columns = {
         name: st.column_config.NumberColumn(
-            f"{name}, {unit}" if unit else name, format="%.3f" if not unit else "%.1f" if unit == "%" else "%.2f"
+            f"{_SHORT.get(name, name)}{', ' + unit if unit else ''}",
+            format="%.3f" if not unit else "%.1f" if unit == "%" else "%.2f",
+            width="small" if len(units) > 1 else None,
+            help=name,
         )
         for name, unit in units.items()
     }

@@ -51,6 +51,7 @@ class Say {
   sentence(cell) {
     const say = this.say;
     say.replaceChildren();
+    say.classList.toggle("hint", !cell);
     if (!cell) {
       say.append("Each row is a token that looks, each column a token before it. Point at a pair to see why it is kept; click to hold it.");
       return;
@@ -136,7 +137,7 @@ class Say {
     const ink = this.ink;
     if (this.model.other) {
       const [one, two] = this.data.names;
-      chip(ink.both, "kept by both", shares.both, "Computed by either of them.");
+      chip(ink.both, "kept by both", shares.both, "Computed by both.");
       chip(ink.first, `only ${one}`, shares.first, `Computed by ${one} alone.`);
       chip(ink.second, `only ${two}`, shares.second, `Computed by ${two} alone.`);
       chip(ink.dropped, "by none", shares.neither, "Computed by neither.");

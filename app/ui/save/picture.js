@@ -84,6 +84,8 @@ async function htmlSvg(root, css, background) {
   const width = Math.ceil(root.getBoundingClientRect().width);
   copy.style.cssText += `;position:absolute;visibility:hidden;width:${width}px`;
   root.parentNode.append(copy);
+  // What is not seen has no place in the file either, hints for the mouse among it.
+  for (const part of copy.querySelectorAll("*")) if (getComputedStyle(part).display === "none") part.remove();
   const height = Math.ceil(copy.getBoundingClientRect().height);
   copy.remove();
   copy.style.position = copy.style.visibility = "";

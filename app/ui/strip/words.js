@@ -45,6 +45,7 @@ class Words {
   sentence(token) {
     const say = this.say;
     say.replaceChildren();
+    say.classList.toggle("nobody", token === null || token === undefined);
     if (token === null || token === undefined) {
       say.append(this.data.mode === "damage"
         ? "Each token is shaded by how much less (orange) or more (blue) likely it became. Point at one to see what it could draw on."
