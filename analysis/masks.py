@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 
 from analysis.numbers import percent
+from focus_core.head_statistics import sampled_rows
 from focus_core.pattern import GroupPattern, Pattern
 from focus_core.pattern_blocks import BlockPattern
 from focus_core.trace import Trace
@@ -212,13 +213,14 @@ def shares(pattern: GroupPattern | BlockPattern, head: int, lost: LostPairs | No
 
 
 def mass_on(trace: Trace, layer: int, heads: list[int], pattern: Pattern) -> float | None:
-    """Dense attention mass of a run that lies on a pattern's pairs, mean over evenly spread queries.
+    """Dense attention mass of a run that lies on a pattern's pairs, mean over the queries that ``mass_kept`` samples.
 
-    None where q and k of the layer were not recorded.
+    With the run's own pattern it is ``mass_kept`` again but for the rounding of the recorded q and k; on other rows it
+    would be another number under the same name. None where q and k of the layer were not recorded.
     """
     if f"queries.{layer}" not in trace.arrays:
         return None
-    rows = rows_for(len(trace))
+    rows = sampled_rows(len(trace))
     kept = pattern.tile(0, heads[0], rows, slice(0, len(trace)))
     return float((dense_rows(trace, layer, rows, heads) * kept).sum(1).mean())
 

@@ -40,7 +40,8 @@ def run_files(page: Page) -> None:
                 icon=":material/description:",
                 on_click="ignore",
                 width="stretch",
-                help="What ran, its figures and its text, about 5 MB; it works with the network off.",
+                help="Its figures, mask, heads and text in one page that works with the network off: "
+                "under 1 MB, about 2 MB for 8,192 tokens.",
             )
         st.file_uploader(
             "Open a Trace file",

@@ -8,8 +8,10 @@ import numpy as np
 import streamlit as st
 
 from analysis import masks as words
+from analysis.captions import what_ran
 from analysis.distance import figure as distance_figure
 from analysis.distance import sentence as distance_sentence
+from analysis.distance import table as distance_table
 from analysis.numbers import percent, sig3
 from app.ui import links, runs, settings, texts
 from app.ui.badges import badge
@@ -45,7 +47,7 @@ def render(page: Page) -> None:
     router = _chosen_router(page, trace)
     heads = heads_of(trace, page.head, router)
     lost = lost_pairs.lost_in(page, trace, layer, heads)
-    st.markdown(f"#### {words.answer(trace, layer, heads, lost)}", help=plain(_what_ran(trace)))
+    st.markdown(f"#### {words.answer(trace, layer, heads, lost)}", help=plain(what_ran(trace)))
     with st.container(key="masks_notices"):
         _notices(page, trace)
     # What has not run yet is asked for above the picture; how a run goes on is told below it.
@@ -152,7 +154,7 @@ def _mask_and_held(page: Page) -> None:
     with saveable(
         key=state.KEY,
         name=title,
-        page=lambda: document(title, part({**data, "select": [*pin, 1] if pin else None}), note=_what_ran(trace)),
+        page=lambda: document(title, part({**data, "select": [*pin, 1] if pin else None}), note=what_ran(trace, layer)),
         rows=lambda: words.row_table(trace, layer, heads[0], lost),
     ):
         drawn = mask_canvas(data, key=state.KEY)
@@ -164,10 +166,15 @@ def _mask_and_held(page: Page) -> None:
 
 
 def _their_mass(trace: Trace, layer: int, heads: list[int], other: Pattern) -> str:
-    mine = words.mass_on(trace, layer, heads, trace.pattern(layer))
-    if mine is None:
-        return ""
     theirs = words.mass_on(trace, layer, heads, other)
+    if theirs is None:
+        return ""
+    # The number of the tile below, and not one that differs from it by rounding.
+    recorded = trace.arrays.get("mass_kept")
+    own = (
+        words.mass_on(trace, layer, heads, trace.pattern(layer)) if recorded is None else recorded[layer, heads].mean()
+    )
+    mine = float(own)
     return f" Their pairs hold {percent(mine)} and {percent(theirs)} of dense attention."
 
 
@@ -211,16 +218,12 @@ def _distance(page: Page, trace: Trace, layer: int, heads: list[int]) -> None:
         key="by_distance",
         alt=f"Dense attention and kept pairs by distance, layer {layer}, {words.heads_text(heads)}",
         name=f"By distance, layer {layer}, {words.heads_text(heads)}",
+        rows=lambda: distance_table(found),
+        note=what_ran(trace, layer),
     )
 
 
 # ---- beside it ------------------------------------------------------------------------------------------------------
-
-
-def _what_ran(trace: Trace) -> str:
-    p = trace.provenance
-    said = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in (p.get("config") or {}).items())
-    return f"{p['model']} on {len(trace):,} tokens, {p['variant']} with {said or 'no settings'}."
 
 
 def _notices(page: Page, trace: Trace) -> None:
