@@ -10,13 +10,10 @@ from __future__ import annotations
 import json
 import re
 from functools import cache
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from focus_core.assets import DATA
 from focus_core.errors import NotAvailable
-
-if TYPE_CHECKING:
-    from nltk.tag.perceptron import PerceptronTagger
 
 MODEL_FILE = DATA / "tagger" / "brown_universal.json"
 WEIGHT_SCALE = 100
@@ -39,6 +36,13 @@ _TOKEN = re.compile(
     re.VERBOSE,
 )
 _END = {".", "!", "?"}
+
+
+class SentenceTagger(Protocol):
+    """What tags one sentence: the shipped tagger, or NLTK's."""
+
+    def tag(self, words: list[str]) -> list[tuple[str, str]]:
+        """``(word, tag)`` of every word."""
 
 
 class Tagger:
@@ -153,7 +157,7 @@ def accuracy() -> dict[str, Any]:
     return dict(json.loads(MODEL_FILE.read_text(encoding="utf-8"))["record"])
 
 
-def tag_sentences(tagger: Tagger | PerceptronTagger, text: str) -> list[TaggedWord]:
+def tag_sentences(tagger: SentenceTagger, text: str) -> list[TaggedWord]:
     """Tag a text with a given tagger; see :func:`tag`."""
     tagged: list[TaggedWord] = []
     place, byte = 0, 0

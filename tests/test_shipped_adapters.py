@@ -67,7 +67,7 @@ def test_its_record_is_that_of_its_run(name):
     settings = TrainSettings(**document["record"]["settings"])
     assert settings.variant_at(None) == variant
     record = json.loads((adapters()[name]["path"] / "training_record.json").read_text("utf-8"))
-    assert record["settings"] == settings.to_dict()
+    assert TrainSettings(**record["settings"]) == settings
     assert record["best_step"] == document["record"]["step"]
     served = {m["step"]: m["served_ppl"] for m in record["log"] if "served_ppl" in m}
     assert record["best_ppl"] == min(served.values()) == served[record["best_step"]]
