@@ -14,7 +14,7 @@ from app.ui.mask.data import mask_data
 __all__ = ["mask_canvas", "mask_data", "part"]
 
 HERE = Path(__file__).parent
-SCRIPTS = ("cells.js", "say.js", "paint.js", "input.js", "mask.js")
+SCRIPTS = ("../bring.js", "cells.js", "say.js", "paint.js", "input.js", "mask.js")
 _HELP = (
     "The mask: rows look, columns are looked at. Arrow keys move the crosshair, with Shift they move the view, "
     "plus and minus zoom, 0 shows all, Enter holds a pair, Escape lets go."

@@ -46,6 +46,7 @@ class MaskCanvas extends MaskInput {
       this.tellView();
     }
     if (data.select && data.select[2] !== this.pinSerial) {
+      if (data.select[0] >= 0) bringIntoView(this.root, this.pinSerial === null);
       this.pinSerial = data.select[2];
       this.pin = data.select[0] < 0 || data.select[0] >= data.count ? null : [data.select[0], data.select[1]];
       if (this.pin) this.reveal(this.pin);

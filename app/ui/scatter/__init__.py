@@ -10,7 +10,7 @@ import streamlit as st
 from app.ui.export import component_page
 
 HERE = Path(__file__).parent
-SCRIPTS = ("../strip/words.js", "points.js", "told.js", "scatter.js")
+SCRIPTS = ("../bring.js", "../strip/words.js", "points.js", "told.js", "scatter.js")
 """The small helpers for sets, letters and quotes are the strip's, so that both write them alike."""
 HTML = """<div class="fl fm"><div class="bar"></div><div class="body">
 <div class="stage" tabindex="0" role="application" aria-label="Map of the tokens. Arrow keys go to the next point, Page

@@ -44,9 +44,18 @@ class Scatter extends Points {
     this.data = data;
     if (fresh) {
       this.colour = MEMORY.colour || data.colour;
+      if (data.look && data.look.show && !MEMORY.show) {
+        // A map without a single mark says nothing.
+        const [keys, rings, middles] = data.look.show;
+        this.show = MEMORY.show = [keys || !(rings && data.sides > 1), rings, middles];
+      }
       if (this.colour === "part" && !data.parts) this.colour = "group";
       this.hover = this.lens = null;
-      if (other) this.view = { ...HOME };
+      if (other) {
+        const [x, y, zoom] = (!MEMORY.looked && data.look && data.look.view) || [HOME.x, HOME.y, HOME.zoom];
+        MEMORY.looked = true;
+        this.view = { x, y, zoom };
+      }
       this.size();
       this.take(data);
       this.root.dataset.built = String(Number(this.root.dataset.built || 0) + 1);
@@ -54,6 +63,7 @@ class Scatter extends Points {
       this.address();
     }
     if (data.select && data.select[2] !== this.serial) {
+      if (data.select[0] !== null || data.select[1] !== null) bringIntoView(this.root, this.serial === null);
       this.serial = data.select[2];
       this.picked = { group: data.select[0], token: data.select[1] };
     }
@@ -79,6 +89,12 @@ class Scatter extends Points {
     const link = new URL(window.location.href);
     if (this.colour === "group") link.searchParams.delete("colour");
     else link.searchParams.set("colour", this.colour);
+    const { x, y, zoom } = this.view, part = (value) => Math.max(1, Math.min(1000, Math.round(value * 1000)));
+    if (zoom <= 1 && x === HOME.x && y === HOME.y) link.searchParams.delete("zoom");
+    else link.searchParams.set("zoom", [part(x), part(y), Math.round(zoom * 10)].join("-"));
+    const hidden = ["are", "look", "centroids"].filter((_, i) => !this.show[i]);
+    if (hidden.length) link.searchParams.set("hide", hidden.join(","));
+    else link.searchParams.delete("hide");
     if (link.href !== window.location.href) window.history.replaceState(window.history.state, "", link);
   }
 

@@ -11,7 +11,7 @@ from analysis import palette
 from app.ui.export import component_part
 
 HERE = Path(__file__).parent
-SCRIPTS = ("words.js", "strip.js")
+SCRIPTS = ("../bring.js", "words.js", "strip.js")
 HTML = """<div class="fl"><div class="say"></div>
 <div class="text" tabindex="0" role="group" aria-label="The text. Arrow keys move, Enter holds a token, Escape lets go."
 ></div><div class="bar" aria-label="Legend"></div>

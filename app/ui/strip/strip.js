@@ -38,6 +38,7 @@ class Strip extends Words {
     this.lost = new Map();
     if (data.lost) data.lost.keys.forEach((key, i) => this.lost.set(key, data.lost.mass[i]));
     if (data.select && data.select[1] !== this.serial) {
+      bringIntoView(this.root, this.serial === null);
       this.serial = data.select[1];
       this.setPin(data.select[0], true);
       this.reveal(this.cellOf[data.select[0]]);
