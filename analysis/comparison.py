@@ -262,10 +262,21 @@ def was_busy(about: dict[str, Any]) -> bool:
     return bool(cores) and about.get("load_before", 0.0) > cores / 2
 
 
-def answer(result: dict[str, Any], *, recorded: bool = False) -> str:
-    """The page's sentence: what the most telling variant keeps, takes and changes at the longest length."""
+def answer(result: dict[str, Any], length: int | None = None, *, recorded: bool = False) -> str:
+    """The page's sentence: what the most telling variant keeps, takes and changes.
+
+    Args:
+        result: a comparison, complete or not.
+        length: tokens; None for the longest length.
+        recorded: whether it was measured before and shipped.
+    """
     sizes = lengths(result)
-    rows = [r for n in sizes[-1:] for r in scored(result, n) if r["served"] and not is_baseline(r)]
+    rows = [
+        r
+        for n in ([length] if length in sizes else sizes[-1:])
+        for r in scored(result, n)
+        if r["served"] and not is_baseline(r)
+    ]
     if not rows:
         return "Run a comparison to see what each variant keeps, how long it takes and what it does to perplexity."
     row = next((r for r in rows if r["variant"] == "focus"), rows[0])

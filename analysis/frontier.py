@@ -12,6 +12,7 @@ from analysis.numbers import duration, memory, percent, sig3, times
 from analysis.style import LOSES, QUIET, quiet, say
 
 MEASURES = {"time": "Time", "pairs": "Pairs kept", "memory": "Peak memory"}
+RECORDED = "recorded elsewhere"
 _AXIS = {
     "time": "Prefill time, as a share of dense's (left is faster)",
     "pairs": "Pairs kept, % of causal pairs",
@@ -74,13 +75,15 @@ def frontier(
         _counted_points(figure, result, rows)
     for caption, row in others:
         if cost_of(row, measure) is not None:
-            _recorded_point(figure, row, measure, caption)
+            _recorded_point(figure, row, measure, caption, first=not any(t.name == RECORDED for t in figure.data))
     dense = next((r for r in rows if is_baseline(r)), None)
     if dense is not None:
         _losing_region(figure, _shown_cost(cost_of(dense, measure), measure))
-    figure.update_yaxes(title="Perplexity change against dense, % (down is better)", ticksuffix=" ")
+    figure.update_yaxes(title="Perplexity against dense, %", ticksuffix=" ")
     figure.update_xaxes(title=_AXIS[measure], ticksuffix="×" if measure == "time" else "")
-    return quiet(figure, height=440)
+    quiet(figure, height=460)
+    # Below the picture, so that long names take none of it.
+    return figure.update_layout(margin={"t": 16}, legend={"yanchor": "top", "y": -0.16, "font": {"size": 12}})
 
 
 def _point(figure: go.Figure, row: dict[str, Any], measure: str, turn: int, origin: str) -> None:
@@ -140,12 +143,15 @@ def _counted_points(figure: go.Figure, result: dict[str, Any], rows: list[dict[s
         first = False
 
 
-def _recorded_point(figure: go.Figure, row: dict[str, Any], measure: str, caption: str) -> None:
+def _recorded_point(figure: go.Figure, row: dict[str, Any], measure: str, caption: str, *, first: bool) -> None:
     figure.add_scatter(
         x=[_shown_cost(cost_of(row, measure), measure)],
         y=[row["ppl_change"] * 100],
         mode="markers",
-        name=f"recorded: {name_of(row)}",
+        # One word for all in the legend: pointing at a square tells which it is.
+        name=RECORDED,
+        legendgroup="recorded",
+        showlegend=first,
         marker={"size": 12, "symbol": "square-open", "color": colour(row["variant"]), "line": {"width": 2}},
         hovertemplate=(
             f"<b>{name_of(row)}</b> (recorded: {caption})<br>{_cost_text(row, measure)}<br>"

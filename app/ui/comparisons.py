@@ -11,7 +11,7 @@ import streamlit as st
 
 from analysis.comparison import merge, recorded_row
 from app.ui import links, selection
-from app.ui.settings import adapters_for, serve_defaults
+from app.ui.settings import adapters_for, serve_defaults, variant_label
 from app.ui.view import Page
 from focus_core import assets
 from focus_core.variants import VARIANTS, make
@@ -46,7 +46,7 @@ class Shown:
 def short(variant: str, config: dict[str, Any], adapter: str | None = None) -> str:
     """A line's name as people read it: groups and how many a token uses, or the window."""
     full = {**make(variant).to_dict(), **config}
-    name = variant.capitalize() if variant == "focus" else variant
+    name = variant if variant in ("window", "random") else variant_label(variant)
     if "query_topk" in full:
         name += f" K={full['groups']} q{full['query_topk']}k{full['key_topk']}"
         if full["window"] != make(variant).to_dict()["window"]:
@@ -197,9 +197,14 @@ def recorded_points(model: str) -> tuple[tuple[str, dict[str, Any]], ...]:
     for document in _recorded():
         row = recorded_row(document)
         if row is not None and document.get("model") == model:
-            row["label"] = short(row["variant"], row["config"], document.get("adapter_name"))
+            row["label"] = short(row["variant"], row["config"], _named(document.get("adapter_name")))
             found.append((_caption(document), row))
     return tuple(found)
+
+
+def _named(adapter: str | None) -> str | None:
+    """An adapter's own name, where a file gives its folder."""
+    return Path(adapter).name if adapter else None
 
 
 def _result(page: Page, job_id: str) -> dict[str, Any] | None:

@@ -15,9 +15,40 @@ ALLOWED = "FOCUS_LAB_MODELS"
 
 _LOCAL = {"localhost", "127.0.0.1", "::1"}
 
+_NAMES = {
+    "groups_tab": "tab",
+    "masks_tab": "tab",
+    "compare_tab": "tab",
+    "compare_by": "cost",
+    "compare_at": "shown length",
+    "compare_lines": "variant",
+    "compare_lengths": "length",
+    "compare_repeats": "number of repeats",
+    "compare_novel": "choice of the novel",
+    "collapse_weights": "part that may move",
+    "variant": "attention",
+    "adapter": "trained groups",
+    "head": "attention head",
+    "over": "second mask",
+    "rank": "measure to rank by",
+    "rank_way": "order of heads",
+}
+"""Parameters whose controls people know by another name."""
+
+
+def name_of(key: str) -> str:
+    """A parameter as its control is called."""
+    return _NAMES.get(key, key.replace("_", " "))
+
 
 def check(
-    key: str, options: Collection[Any], shown: Any, notices: list[str], label: Callable[[Any], str] = str
+    key: str,
+    options: Collection[Any],
+    shown: Any,
+    notices: list[str],
+    label: Callable[[Any], str] = str,
+    *,
+    bound: bool = True,
 ) -> None:
     """Read a control's value from the opening link, before its widget is drawn.
 
@@ -30,19 +61,21 @@ def check(
         shown: what is shown instead of a value that does not exist.
         notices: where the sentence goes.
         label: the widget's ``format_func``.
+        bound: whether Streamlit reads the labels itself (``bind="query-params"``).
     """
     seen = st.session_state.setdefault("_checked", set())
     if key in seen:
         return
     seen.add(key)
     raw = st.query_params.get(key)
-    if raw is None or raw in {label(option) for option in options}:
+    if raw is None or (bound and raw in {label(option) for option in options}):
         return
-    named = [option for option in options if str(option) == raw]
+    asked = raw.casefold()
+    named = [option for option in options if asked in (str(option).casefold(), label(option).casefold())]
     if named:
         st.session_state[key] = named[0]
     else:
-        notices.append(f"In the link, {key} {raw[:60]} does not exist; showing {label(shown)}.")
+        notices.append(f"In the link, {name_of(key)} {raw[:60]} does not exist; showing {label(shown)}.")
 
 
 def number(raw: str, largest: int) -> int | None:
@@ -65,7 +98,7 @@ def restore(key: str, options: Iterable[Any], notices: list[str], *, several: bo
         st.session_state[key] = found if several else found[0]
     for name in named:
         if name not in by_name:
-            notices.append(f"In the link, {key.replace('_', ' ')} {name[:60]} does not exist; it is left out.")
+            notices.append(f"In the link, {name_of(key)} {name[:60]} does not exist; it is left out.")
 
 
 def write(key: str, value: str) -> None:

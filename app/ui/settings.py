@@ -15,17 +15,23 @@ DEFAULT = "focus"
 HIDDEN = ("backend", "gate", "temperature")
 """Settings that the command line has: what computes, and the soft gates that Compare has a tab for."""
 _KINDS = {"router": "trained router", "kmeans": "k-means fit", "temperature": "trained temperature"}
+_SPELT = {"kmeans": "k-means", "xattention": "XAttention", "sfa": "SFA", "mla": "MLA", "bigbird": "BigBird"}
 _FORMS = {"directed": "Directed", "shared": "Shared", "paper": "Paper's form"}
+
+
+def variant_label(name: str) -> str:
+    """A variant as people write it."""
+    return _SPELT.get(name, name.capitalize())
 
 
 def choose(model: str, notices: list[str]) -> tuple[str, dict[str, Any], str | None]:
     """Draw the variant controls; returns the variant's name, its settings and its adapter's name."""
     options = sorted(VARIANTS, key=lambda name: (name != DEFAULT, name))
-    links.check("variant", options, options[0], notices, str.capitalize)
+    links.check("variant", options, options[0], notices, variant_label)
     variant = st.selectbox(
         "Attention",
         options,
-        format_func=str.capitalize,
+        format_func=variant_label,
         key="variant",
         bind="query-params",
         help="What is put in place of the model's dense attention.",
@@ -35,6 +41,8 @@ def choose(model: str, notices: list[str]) -> tuple[str, dict[str, Any], str | N
     # What runs without an adapter too is not said to lack one.
     asks = cls.adapter_kind and not (cls.adapter_optional and not adapters_for(model, cls.adapter_kind))
     adapter = _adapter(model, cls.adapter_kind, notices) if asks else None
+    if adapter is None:
+        links.write("adapter", "")
     fields = config_fields(cls)
     if not fields:
         st.caption(cls.summary)
@@ -172,7 +180,11 @@ def off_training(variant: str, adapter: str | None, config: dict[str, Any]) -> b
 
 def _adapter(model: str, kind: str, notices: list[str]) -> str | None:
     names = list(adapters_for(model, kind))
+    seeded = "adapter" in st.session_state.get("_checked", ())
+    # A link may mean groups of a model that is only named later.
+    wanted = st.session_state.setdefault("_adapter_wanted", "" if seeded else st.query_params.get("adapter", ""))
     if not names:
+        links.check("adapter", [], None, notices, lambda _: "none: this model has none yet")
         st.caption(f"There is no {_KINDS.get(kind, kind)} for this model yet; the page offers to make one.")
         return None
 
@@ -181,16 +193,24 @@ def _adapter(model: str, kind: str, notices: list[str]) -> str | None:
     # Two of one kind are told apart by their folders, since a link names the label.
     labels = {name: f"{text} ({name})" if said.count(text) > 1 else text for name, text in labels.items()}
     label = labels.__getitem__
-    links.check("adapter", names, names[0], notices, label)
-    return st.selectbox(
+    links.check("adapter", names, names[0], notices, label, bound=False)
+    if wanted and (meant := [name for name in names if wanted in (name, labels[name])]):
+        st.session_state["adapter"], st.session_state["_adapter_wanted"] = meant[0], ""
+    if st.session_state.get("adapter") not in names:
+        st.session_state["adapter"] = names[0]
+    chosen = st.selectbox(
         "Trained temperatures" if kind == "temperature" else "Trained groups",
         names,
         format_func=label,
         key="adapter",
-        bind="query-params",
+        persist_state="session",
         help="Learned from text; the model's own weights were not touched. Their names on the command line:\n"
         + "".join(f"\n- {text}: `{name}`" for name, text in labels.items()),
     )
+    # Which of one's own comes first changes with every one that is made, so a link always names it.
+    own = assets.adapters()[chosen].get("user")
+    links.write("adapter", chosen if own or chosen != names[0] else "")
+    return chosen
 
 
 def _label(name: str) -> str:

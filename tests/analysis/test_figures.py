@@ -6,7 +6,7 @@ import pytest
 
 from analysis.comparison import merge
 from analysis.comparison_figures import gate_name, gate_rows, memory_bars, soft_to_hard, speed_by_length
-from analysis.frontier import frontier
+from analysis.frontier import RECORDED, frontier
 from analysis.layers_heads import layers_by_heads, of_trace
 from analysis.lines import colour, turns
 from focus_core.trace import Trace
@@ -77,10 +77,18 @@ def test_the_losing_region_begins_at_dense_and_reaches_past_every_point():
 def test_recorded_points_are_open_squares_and_need_the_cost_that_is_shown():
     recorded = (("2026-11-01, H200", row(label="Focus recorded", ratio=None)),)
     figure = frontier(comparison(), 1024, "pairs", others=recorded)
-    assert named(figure, "recorded: Focus recorded").marker.symbol == "square-open"
-    assert "recorded: Focus recorded" not in {
-        t.name for t in frontier(comparison(), 1024, "time", others=recorded).data
-    }
+    assert named(figure, RECORDED).marker.symbol == "square-open"
+    assert "Focus recorded" in named(figure, RECORDED).hovertemplate
+    assert RECORDED not in {t.name for t in frontier(comparison(), 1024, "time", others=recorded).data}
+
+
+def test_all_recorded_points_share_one_word_in_the_legend():
+    recorded = tuple(("2026-11-01, H200", row(label=f"Focus {i}", ratio=None)) for i in range(8))
+    figure = frontier(comparison(), 1024, "pairs", others=recorded)
+    squares = [t for t in figure.data if t.name == RECORDED]
+    assert len(squares) == 8
+    assert [t.showlegend for t in squares] == [True] + [False] * 7
+    assert figure.layout.legend.y < 0
 
 
 def test_partial_rows_are_fainter():
