@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from analysis.numbers import percent, sig3, spread
+from focus_core import assets
 from focus_core.trace import Trace
 
 MIN_JUDGED = 200
@@ -42,6 +43,18 @@ class Figures:
     def judged(self) -> bool:
         """False when the text is too short for the change to mean anything."""
         return self.scored >= MIN_JUDGED
+
+
+def trained_on(trace: Trace) -> bool:
+    """Whether the run's groups were learned from the text that it shows, as far as their record tells."""
+    p = trace.provenance
+    entry = assets.adapters().get(str(p.get("adapter") or ""))
+    name = p.get("text_name")
+    if entry is None or name not in assets.text_names():
+        return False
+    texts = str((entry["config"].get("record") or {}).get("texts", ""))
+    novels = "novels" in texts and any(role.role == "training" for role in assets.load_text(name).roles)
+    return novels or texts == name
 
 
 def figures(trace: Trace) -> Figures:

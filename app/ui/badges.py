@@ -12,6 +12,10 @@ MEANING = {
     "opened": ("violet", "Read from a Trace file; it was measured where and when the file says."),
     "earlier settings": ("orange", "Belongs to the settings that ran last; the present ones have not run."),
     "not as trained": ("orange", "The settings differ from those that the groups were trained and measured with."),
+    "trained on": (
+        "orange",
+        "The groups were learned from this very text: its figures do not show what they do on a new one.",
+    ),
     "leaks": ("red", "Later tokens can change earlier outputs: not a figure that decoding could reach."),
     "masked dense": ("gray", "Computed by hiding pairs from dense attention: right, but it saves no time."),
     "UMAP": ("violet", "Placed by neighbourhood (McInnes, Healy and Melville 2018), keys and queries together."),

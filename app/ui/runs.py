@@ -10,10 +10,13 @@ import streamlit as st
 from app.ui import selection, texts
 from app.ui.guard import plain, reset, show_error
 from app.ui.jobs import about, job_status, leave
+from app.ui.settings import variant_label
 from app.ui.view import Page
 from focus_core.errors import FocusError
+from focus_core.models.catalog import list_models
 
 PREPARATION = "the model's preparation"
+_NO_GROUPS = "none ships for this model"
 
 
 def prepare_in_background(page: Page) -> None:
@@ -73,13 +76,22 @@ def run_box(page: Page) -> None:
             job_status(page.engine, prepare.id, key="prepare", what=PREPARATION, session=page.session)
 
 
-def show_not_run(trace: Any) -> None:
-    """Say that what is drawn is an earlier run."""
-    name = trace.provenance.get("text_name")
+def show_not_run(page: Page) -> None:
+    """Say that what is drawn is an earlier run, and of which model where that is another."""
+    p = page.trace.provenance
+    name = p.get("text_name")
     shown = f"“{plain(name)}”" if name else "your text"
-    st.info(
-        f"Your selection has not run yet. Shown is {shown} with {plain(trace.provenance['variant'])}.",
-        icon=":material/history:",
+    said = f"Shown is {shown} with {plain(variant_label(p['variant']))}"
+    if p["model"] != page.model:
+        said += f" on {plain(model_label(p['model']))}, not on {plain(model_label(page.model))}"
+    st.info(f"Your selection has not run yet. {said}.", icon=":material/history:")
+
+
+def model_label(name: str) -> str:
+    """A model as a sentence names it: its title in the list, its id, or the last part of its path."""
+    titles = {entry.name: entry.title for entry in list_models()}
+    return titles.get(name) or (
+        name if name.count("/") == 1 and name[0] not in "/.~" else name.rstrip("/").rsplit("/", 1)[-1]
     )
 
 
@@ -107,14 +119,17 @@ def _run_button(page: Page, request: dict[str, Any]) -> None:
     try:
         cost = page.engine.estimate("trace", request)
     except FocusError as error:
-        show_error(error.message, error.hint)
+        # The way to make groups says the same, and what to do.
+        if _NO_GROUPS not in error.message:
+            show_error(error.message, error.hint)
         ways_out(page, f"{error.message} {error.hint}")
         return
     takes = f" · about {about(cost.seconds)}" if cost.seconds >= 1 else ""
     if st.button(f"Run{takes}", type="primary", icon=":material/play_arrow:", key="run_now", width="stretch"):
         selection.remember(request, page.engine.submit("trace", request, session=page.session).id)
         st.rerun()
-    st.caption(cost.sentence)
+    first = f"At most the first {page.text.limit:,} tokens are taken. " if page.text.limit else ""
+    st.caption(f"{first}{cost.sentence}")
 
 
 def ways_out(page: Page, words: str) -> None:
@@ -127,9 +142,10 @@ def ways_out(page: Page, words: str) -> None:
                 f"Take the first {count:,} tokens",
                 key="way_limit",
                 on_click=texts.set_limit,
-                args=(page.text.text, count),
+                args=(page.text.text, count, page.model),
             )
-    if "none ships for this model" in words:
+    lacks = _NO_GROUPS in words
+    if lacks:
         from app.ui.groups import ways
 
         ways.without_groups(page, "way_groups")
@@ -137,7 +153,7 @@ def ways_out(page: Page, words: str) -> None:
         st.button("Take a shipped passage", key="way_text", on_click=use_text, args=(texts.names()[0],))
     if page.variant != "dense":
         st.button("Look at dense attention", key="way_dense", on_click=use_variant, args=("dense",))
-    if "two tokens" not in words:
+    if "two tokens" not in words and not lacks:
         st.button("Try again", key="way_again", icon=":material/refresh:", on_click=try_again, args=(page,))
     if st.button("Back to the shipped example", key="way_reset", icon=":material/restart_alt:"):
         reset()

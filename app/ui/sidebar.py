@@ -17,6 +17,7 @@ from app.ui.view import Page, View
 from focus_core.handlers._shapes import shape_of
 
 OTHER_MODEL = reopen.OTHER_MODEL
+OTHER_LABEL = "Another model …"
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}")
 
 
@@ -62,7 +63,7 @@ def _model(engine: Any, notices: list[str]) -> str:
     options = [*entries, OTHER_MODEL]
 
     def label(name: str) -> str:
-        return entries[name].title if name in entries else "Another model …"
+        return entries[name].title if name in entries else OTHER_LABEL
 
     links.check("model", options, _default_model(), notices, label)
     choice = st.selectbox(
@@ -95,8 +96,16 @@ def _model(engine: Any, notices: list[str]) -> str:
     elif entries[choice].note:
         st.caption(entries[choice].note)
     st.session_state["_model"] = model
-    links.write("hub", model if choice == OTHER_MODEL and is_hub_id(model) else "")
+    other = choice == OTHER_MODEL and model != _default_model()
+    links.write("hub", model if other and is_hub_id(model) else "")
+    links.write("folder", last_part(model) if other and not is_hub_id(model) else "")
     return model
+
+
+def last_part(model: str) -> str:
+    """What a link may say of a folder or file of this machine: its own name, without where it lies."""
+    name = re.split(r"[\\/]", model.rstrip("\\/"))[-1]
+    return re.sub(r"[^\w .-]", "", name).strip(" .")[:60] or "unnamed"
 
 
 def is_hub_id(model: str) -> bool:
@@ -106,11 +115,22 @@ def is_hub_id(model: str) -> bool:
 
 def _hub_id_of_link(notices: list[str]) -> None:
     raw = links.opening("hub")
+    folder = links.opening("folder")
     if raw and is_hub_id(raw):
         links.seed("model", OTHER_MODEL)
         st.session_state["model_id"] = raw
-    elif raw:
+        return
+    if raw:
         notices.append(f"In the link, hub {raw[:60]} is no model id; showing the shipped model.")
+        return
+    asked = st.query_params.get("model", "").casefold() in (OTHER_MODEL, OTHER_LABEL.casefold())
+    if st.session_state.get("model_id") or "_model" in st.session_state or not (folder or asked):
+        return
+    meant = f"the model “{folder[:60]}”" if folder else "a model that is not in the list, and does not name it"
+    notices.append(
+        f"The link means {meant}: where a model lies on a machine never stands in a link. Name its folder at the left; "
+        "until then the shipped model is shown."
+    )
 
 
 def _fetch(engine: Any) -> None:

@@ -12,12 +12,17 @@ from app.ui import links
 from app.ui.view import Page, TextChoice
 from focus_core import assets
 from focus_core.errors import FocusError, InvalidInput
+from focus_core.handlers._shapes import shape_of
+from focus_core.models.catalog import DEFAULT
 
 OWN = "own"
 OWN_LABEL = "Your own text …"
 MAX_TOKENS = 8192
 """Longest shipped text in the menu; longer ones are for the command line."""
-MAX_BYTES = 400_000
+MAX_MEGABYTES = 1
+MAX_BYTES = MAX_MEGABYTES << 20
+_SURE_BYTES = 2
+"""A text of fewer bytes a token than this would be a rare one, whatever the tokenizer."""
 _ONE_TOKEN_BYTES = 24
 """A single word that is longer is several tokens to every tokenizer of a language model."""
 
@@ -60,9 +65,9 @@ def _own() -> TextChoice | None:
         help="It stays in this browser session and on this machine; it never becomes part of a link.",
     )
     upload = st.file_uploader(
-        f"or choose a text file of up to {MAX_BYTES // 1000} kB",
+        "or choose a text file",
         key="own_file",
-        max_upload_size=1,
+        max_upload_size=MAX_MEGABYTES,
         help="Plain text in UTF-8.",
     )
     try:
@@ -87,14 +92,22 @@ def _checked(title: str, name: str, raw: bytes) -> TextChoice:
     return TextChoice(None, title, text)
 
 
-def set_limit(text: str, count: int) -> None:
-    """Take only the first tokens of this text from now on (a button's callback)."""
-    st.session_state["_limit"] = (text, count)
+def set_limit(text: str, count: int, model: str) -> None:
+    """Take only the first tokens of this text with this model from now on (a button's callback)."""
+    st.session_state["_limit"] = (text, count, model)
 
 
 def limited(page: Page) -> Page:
-    """The page with the limit that was agreed to for this very text."""
-    limit = st.session_state.get("_limit")
-    if limit and page.text is not None and page.text.text == limit[0]:
-        return dataclasses.replace(page, text=dataclasses.replace(page.text, limit=limit[1]))
+    """The page with the limit that was agreed to for this very text, or that the model's context may set.
+
+    Another model's tokens are counted when it runs: where they may be more than it reads, its first ones are taken.
+    """
+    if page.text is None:
+        return page
+    agreed = st.session_state.get("_limit")
+    if agreed and (page.text.text, page.model) == (agreed[0], agreed[2]):
+        return dataclasses.replace(page, text=dataclasses.replace(page.text, limit=agreed[1]))
+    shape = None if page.model == DEFAULT else shape_of(page.model)
+    if shape is not None and len(page.text.text.encode("utf-8", "replace")) > shape.context * _SURE_BYTES:
+        return dataclasses.replace(page, text=dataclasses.replace(page.text, limit=shape.context))
     return page

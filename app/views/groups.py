@@ -10,12 +10,13 @@ import streamlit as st
 
 from analysis import grammar
 from analysis.agreement import MEASURES
+from analysis.overview import trained_on
 from app.ui import links, runs
-from app.ui.badges import badge_text
+from app.ui.badges import MEANING, badge_text
 from app.ui.groups import map as map_tab
 from app.ui.groups import shown as state
-from app.ui.guard import guarded, plain
 from app.ui.groups.agreement import kmeans_of
+from app.ui.guard import guarded, plain
 from app.ui.view import Needs, Page, View
 
 TABS = {
@@ -26,6 +27,8 @@ TABS = {
     "Train": "train",
     "Collapse": "collapse",
 }
+WITHOUT_ROUTER = ("Train", "Collapse")
+"""Tabs that show every router, or toys of their own."""
 
 
 def tabs() -> dict[str, str]:
@@ -43,14 +46,15 @@ def render(page: Page) -> None:
     links.check(state.SIDE, state.SIDE_NAMES, "keys", notices, state.SIDE_NAMES.get)
     links.check(state.MEASURE, MEASURES, "v_measure", notices, MEASURES.get)
     links.check(state.SCOPE, state.SCOPES, "mean", notices, state.SCOPES.get)
-    map_tab.colour_from_link(notices)
+    map_tab.from_link(notices)
     if page.trace is not None:
         state.from_link(page.trace, page.source.current, notices)
     page = dataclasses.replace(page, notices=links.keep_notices(notices))
     sentence, control = st.columns([3.4, 1], gap="medium", vertical_alignment="top")
     with sentence:
         _answer(page)
-    if state.shown(page) is not None:
+    tab = st.session_state.get(state.TAB) or st.query_params.get(state.TAB)
+    if state.shown(page) is not None and tab not in WITHOUT_ROUTER:
         with control:
             state.router_control(page.trace)
     with st.container(key="notices"):
@@ -80,9 +84,11 @@ def _answer(page: Page) -> None:
         found = state.here(*which, shown.trace, shown.parts, clusters)
     word = page.source.kind if page.source.current else "earlier settings"
     p = shown.trace.provenance
+    learned = f" {badge_text('trained on')}" if trained_on(shown.trace) else ""
+    said = f" {MEANING['trained on'][1]}" if learned else ""
     st.markdown(
-        f"#### {plain(grammar.answer(shown.table(), found, shown.where))} {badge_text(word)}",
-        help=plain(f"{grammar.HELP} Run on {p.get('device', '')}, {p.get('time', '')}."),
+        f"#### {plain(grammar.answer(shown.table(), found, shown.where))} {badge_text(word)}{learned}",
+        help=plain(f"{grammar.HELP} Run on {p.get('device', '')}, {p.get('time', '')}.{said}"),
     )
 
 
@@ -90,7 +96,7 @@ def _notices(page: Page) -> None:
     links.show_notices(page.notices)
     source = page.source
     if source and not source.current:
-        runs.show_not_run(source.trace)
+        runs.show_not_run(page)
     if source is None or not source.current:
         with st.columns([1, 1.4])[0]:
             runs.run_box(page)

@@ -38,6 +38,7 @@ def examples(shown: Shown, group: int, side: str, *, count: int = 8) -> None:
         for line in lines
     )
     st.html(_STYLE + f"<div class='fl-kwic'>{rows}</div>")
+    st.caption(f"{len(lines)} of {len(found):,}" + (", evenly over the text." if len(lines) < len(found) else "."))
 
 
 def both_sides(shown: Shown, group: int) -> None:

@@ -12,6 +12,7 @@ from analysis.groups import SIDES, Group, group_count, group_table, has_groups, 
 from analysis.palette import group_label
 from analysis.parts import Parts, parts_of
 from app.ui import links, runs
+from app.ui.settings import variant_label
 from app.ui.strip.data import router_count
 from app.ui.view import Page
 from focus_core import assets
@@ -195,7 +196,7 @@ def no_groups(page: Page) -> None:
         )
         return
     st.info(
-        f"This run has no groups: {str(p['variant']).capitalize()} attention does not sort tokens. "
+        f"This run has no groups: {variant_label(str(p['variant']))} attention does not sort tokens. "
         "Take groups that were learned, learn some now, or let k-means make some.",
         icon=":material/category:",
     )

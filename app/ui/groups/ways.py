@@ -7,7 +7,7 @@ from typing import Any
 
 import streamlit as st
 
-from app.ui import links, trainings
+from app.ui import links, runs, trainings
 from app.ui.guard import plain, show_error
 from app.ui.jobs import about, job_status
 from app.ui.settings import adapter_label
@@ -25,11 +25,20 @@ def without_groups(page: Page, key: str) -> None:
         page: the page.
         key: prefix of the buttons' keys.
     """
-    st.info(
-        f"No groups were made for {plain(page.model)} yet. Focus needs a router trained for it; k-means groups take "
-        "less time and are worse.",
-        icon=":material/category:",
-    )
+    name = plain(runs.model_label(page.model))
+    asked = st.session_state.get("_kmeans", {}).get(page.model)
+    job = page.engine.get(asked["job"]) if asked else None
+    if job is not None and job.state == "done" and asked["name"] in assets.adapters():
+        st.success(
+            f"k-means groups for {name} are ready. The model predicts better with a router trained for it.",
+            icon=":material/category:",
+        )
+    else:
+        st.info(
+            f"No groups were made for {name} yet. Focus needs a router trained for it; k-means groups take "
+            "less time; the model predicts worse with them, though they may agree more with parts of speech.",
+            icon=":material/category:",
+        )
     with st.container(horizontal=True):
         st.button(
             "Train a router for it",

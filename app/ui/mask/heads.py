@@ -13,10 +13,10 @@ from analysis.heads import MEASURES, Measure, ranked, recorded, scale, similar, 
 from app.ui import links, runs
 from app.ui.export import document, saveable
 from app.ui.grid import Panel, grid_data, head_grid, part
+from app.ui.guard import plain
 from app.ui.view import Page
 from focus_core.trace import Trace
 
-_ORDER = {"high": "Highest first", "low": "Lowest first"}
 _SHORT = {
     "Pairs kept": "Kept",
     "Dense attention kept": "Dense kept",
@@ -24,6 +24,7 @@ _SHORT = {
     "Attention on the first tokens": "On first",
 }
 """Half a page holds six columns only with short headings; pointing at one gives its whole name."""
+_ORDER = {"high": "Highest first", "low": "Lowest first"}
 
 
 def render(page: Page, trace: Trace, layer: int) -> None:
@@ -54,7 +55,6 @@ def render(page: Page, trace: Trace, layer: int) -> None:
         _similar(trace, layer, page.head)
 
 
-def choose(layer: int, head: int) -> None:
 def panels_of(trace: Trace, have: Sequence[Measure]) -> list[Panel]:
     """One panel a measure, each on the scale of its own values."""
     return [
@@ -64,6 +64,7 @@ def panels_of(trace: Trace, have: Sequence[Measure]) -> list[Panel]:
     ]
 
 
+def choose(layer: int, head: int) -> None:
     """Select a layer and head in the sidebar (a callback)."""
     st.session_state["layer"] = layer
     st.session_state["head"] = str(head)
@@ -98,6 +99,7 @@ def _finder(trace: Trace, have: list) -> None:
     titles = {m.field: m.title for m in have}
     notices: list[str] = []
     links.check("rank", fields, fields[0], notices, titles.get)
+    links.check("rank_way", _ORDER, "high", notices, _ORDER.get)
     if st.session_state.get("rank") not in (None, *fields):
         st.session_state["rank"] = fields[0]
     with st.container(horizontal=True, vertical_alignment="bottom"):
@@ -113,7 +115,7 @@ def _finder(trace: Trace, have: list) -> None:
             label_visibility="collapsed",
         )
     for notice in notices:
-        st.caption(notice)
+        st.caption(plain(notice))
     measure = MEASURES[field]
     st.caption(f"{measure.meaning} First are heads of which one can say: {getattr(measure, way or 'high')}.")
     order = ranked(trace, field, highest=way != "low")

@@ -68,7 +68,7 @@ def choose(options: dict[str, Second]) -> str | None:
         return "Alone" if name == NONE else f"Over {options[name].label}"
 
     notices: list[str] = []
-    links.check("over", names, NONE, notices, label)
+    links.check("over", names, NONE, notices, label, bound=False)
     if st.session_state.get("over", NONE) not in names:
         st.session_state["over"] = NONE
     if notices:

@@ -29,7 +29,11 @@ def from_link(trace: Trace, notices: list[str]) -> None:
     for name, size in (("pair", 2), ("part", 3)):
         raw = links.opening(name)
         found = numbers(raw, size, count)
-        if raw and found is None:
+        if found and name == "pair" and found[1] > found[0]:
+            notices.append(
+                f"In the link, pair {raw[:60]} is a token and a later one, which it never sees; none is held."
+            )
+        elif raw and found is None:
             notices.append(f"In the link, {name} {raw[:60]} does not exist; none is taken.")
         elif found and name == "pair":
             hold(found[0] - 1, found[1] - 1)

@@ -1,0 +1,140 @@
+"""Every parameter of every page's link, each with a value that cannot be: it is said, and the page stands."""
+
+import pytest
+from streamlit.testing.v1 import AppTest
+
+from app.ui import links
+from focus_core import assets
+from tests.app import fake
+from tests.app.opening import MAIN, app, said
+
+NONSENSE = "n*o"
+SHARED = ("model", "hub", "folder", "text", "variant", "adapter", "set", "layer", "head", "run")
+PAGES = {
+    "overview": ({}, ("router", "tok", "picture")),
+    "groups": ({}, ("groups_tab", "router", "group", "tok", "side", "measure", "routers", "colour", "zoom", "hide")),
+    "masks": ({}, ("masks_tab", "router", "pair", "part", "over", "rank", "rank_way")),
+    "compare": ({}, tuple(f"compare_{n}" for n in ("tab", "by", "at", "lines", "lengths", "repeats", "novel", "run"))),
+    "train": (
+        {"groups_tab": "Train"},
+        (
+            "trained",
+            *(f"train_{n}" for n in ("groups", "window", "context", "steps", "balance", "form", "source")),
+        ),
+    ),
+    "collapse": ({"groups_tab": "Collapse"}, ("collapse_weights",)),
+}
+HEADLESS = ("groups", "train", "collapse", "compare")
+ALL = [
+    (page, name)
+    for page, (_, own) in PAGES.items()
+    for name in (*own, *(SHARED if page in ("overview", "groups", "masks", "compare") else ()))
+    if not (name == "head" and page in HEADLESS) and not (name == "layer" and page == "compare")
+]
+
+
+@pytest.fixture
+def start(monkeypatch, tmp_path):
+    """Open a page of the app with a link."""
+    monkeypatch.setenv("FOCUS_LAB_CACHE", str(tmp_path))
+    with app(monkeypatch):
+
+        def open_page(page: str, **query: str) -> AppTest:
+            key = page if page in ("overview", "masks", "compare") else "groups"
+            code = f"import sys; sys.path.insert(0, {MAIN.rsplit('/app/', 1)[0]!r})\nfrom app.main import main\n"
+            at = AppTest.from_string(f"{code}main({key!r})", default_timeout=60)
+            for name, value in {**PAGES[page][0], **query}.items():
+                at.query_params[name] = value
+            return at.run()
+
+        yield open_page
+
+
+@pytest.mark.parametrize(("page", "name"), ALL)
+def test_a_value_that_cannot_be_is_said_and_breaks_nothing(start, page, name):
+    at = start(page, **{name: NONSENSE})
+    words = said(at)
+    assert NONSENSE in words
+    assert "did not expect" not in words
+    assert not at.exception
+    at.run()
+    assert not at.exception
+    assert NONSENSE not in str(dict(at.query_params)) or name not in ("colour", "zoom", "hide")
+
+
+def test_the_list_of_parameters_is_whole(start, monkeypatch):
+    asked: set[str] = set()
+    for name in ("check", "opening", "restore"):
+        real = getattr(links, name)
+
+        def noted(key, *args, real=real, **options):
+            asked.add(key)
+            return real(key, *args, **options)
+
+        monkeypatch.setattr(links, name, noted)
+    for page in PAGES:
+        assert not start(page).exception
+    known = {name for _, own in PAGES.values() for name in own} | set(SHARED)
+    assert asked <= known
+    assert known - asked == {"colour", "zoom", "hide"}
+
+
+@pytest.mark.parametrize(
+    ("page", "query", "words"),
+    [
+        ("masks", {"pair": "5-900"}, "pair 5-900 is a token and a later one, which it never sees"),
+        ("masks", {"pair": "900-99999"}, "pair 900-99999 does not exist"),
+        ("compare", {"compare_by": "zz"}, "cost zz does not exist; showing Time"),
+        ("compare", {"compare_at": "77"}, "shown length 77 does not exist"),
+        ("groups", {"groups_tab": "Nope"}, "tab Nope does not exist; showing Map"),
+        ("groups", {"zoom": "512-480-5"}, "zoom 512-480-5 does not exist"),
+        ("groups", {"hide": "look,zz"}, "hide zz does not exist"),
+        ("overview", {"layer": "999"}, "layer 999 does not exist; showing 1"),
+        ("overview", {"model": "Another model …"}, "a model that is not in the list, and does not name it"),
+        ("overview", {"model": "Another model …", "folder": "tiny-novels"}, "The link means the model “tiny-novels”:"),
+    ],
+)
+def test_what_cannot_be_is_named_as_its_control_is(start, page, query, words):
+    assert words in said(start(page, **query))
+
+
+@pytest.mark.parametrize("value", ["Kmeans", "kmeans", "k-means", "K-MEANS"])
+def test_the_attention_is_taken_however_it_is_spelt(start, value):
+    at = start("overview", variant=value)
+    assert at.sidebar.selectbox(key="variant").value == "kmeans"
+    assert "k-means" in at.sidebar.selectbox(key="variant").options
+
+
+def test_a_map_that_was_made_before_is_shown_at_once(start):
+    at = start("groups")
+    at.button(key="umap_now").click().run()
+    again = start("groups", run=at.query_params["run"])
+    assert "means nothing" in said(again)
+    assert again.button(key="umap_turn")
+
+
+def test_the_maps_zoom_and_hidden_marks_are_taken_from_the_link(start):
+    at = start("groups", zoom="512-480-25", hide="look,centroids", colour="part")
+    assert at.session_state["_map_look"] == {"view": [0.512, 0.48, 2.5], "show": [True, False, False]}
+    assert not at.warning
+
+
+def test_the_menu_of_routers_is_not_there_where_it_means_nothing(start):
+    assert [box for box in start("groups").selectbox if box.key == "router"]
+    for page in ("train", "collapse"):
+        assert not [box for box in start(page).main.selectbox if box.key == "router"]
+
+
+def test_examples_say_how_many_of_all_they_are(start):
+    assert " of " in next(c.value for c in start("groups", group="C").caption if c.value.startswith("8 of "))
+
+
+def test_a_text_that_the_groups_were_learned_from_is_marked(start, monkeypatch):
+    entry = fake.shipped()["directed-k16"]
+    entry["config"]["record"] = {"texts": "five Austen novels without the validation slice"}
+    monkeypatch.setattr(assets, "adapters", lambda: {"directed-k16": entry})
+    for page in ("overview", "groups"):
+        assert "trained on" not in said(start(page))
+        at = start(page, text="pride and prejudice opening")
+        at.button(key="run_now").click().run()
+        assert "trained on" in said(at)
