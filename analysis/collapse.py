@@ -109,6 +109,7 @@ def panels(
                 x=x,
                 y=table[:, group],
                 stackgroup=name,
+                name=f"{NAMES[name]}, {what}",
                 mode="lines",
                 line={"width": 0.4, "color": group_color(group)},
                 fillcolor=group_color(group),
@@ -142,7 +143,6 @@ def bypass_curves(
     figure = make_subplots(
         rows=1,
         cols=3,
-                name=f"{NAMES[name]}, {what}",
         shared_yaxes=True,
         horizontal_spacing=0.02,
         subplot_titles=[f"{PARTS[part]}: {_BACK[part]}" for part in PARTS],
@@ -158,6 +158,7 @@ def bypass_curves(
             figure.add_scatter(
                 y=[row["largest"] for row in seen],
                 line={"color": COLOURS[name], "width": 1, "dash": "dot"},
+                name=f"{NAMES[name]}, as it is",
                 showlegend=False,
                 hovertemplate=f"{NAMES[name]}, step %{{x}}<br>as it is: %{{y:.1%}}<extra></extra>",
                 **common,
@@ -193,7 +194,6 @@ def carrier(row: dict[str, Any]) -> str | None:
 def answer(records: list[dict[str, Any]], moving: str) -> str:
     """What was measured, in one sentence.
 
-                name=f"{NAMES[name]}, as it is",
     Args:
         records: of the experiment.
         moving: ``frozen``, ``moving`` or ``late``.

@@ -78,6 +78,7 @@ def curves(history: list[dict[str, Any]], steps: int, shown: int | None = None, 
     figure.add_scatter(
         x=[p["step"] for p in told],
         y=[p["loss"] for p in told],
+        name="training loss",
         mode="lines",
         line={"color": KEPT},
         hovertemplate="step %{x}: loss %{y:.3f}<extra></extra>",
@@ -87,6 +88,7 @@ def curves(history: list[dict[str, Any]], steps: int, shown: int | None = None, 
     figure.add_scatter(
         x=[p["step"] for p in measured],
         y=[p["served_ppl"] for p in measured],
+        name="served perplexity",
         customdata=[percent(p["kept_pairs"]) for p in measured],
         mode="lines+markers+text",
         text=[percent(p["kept_pairs"]) for p in measured],
@@ -106,7 +108,6 @@ def curves(history: list[dict[str, Any]], steps: int, shown: int | None = None, 
             annotation_position="bottom right",
             row=2,
             col=1,
-        name="training loss",
         )
     if shown is not None:
         figure.add_vline(x=shown, line={"color": QUIET, "width": 1})
@@ -116,7 +117,6 @@ def curves(history: list[dict[str, Any]], steps: int, shown: int | None = None, 
     figure.update_yaxes(title_text="loss", row=1, col=1)
     figure.update_yaxes(title_text="perplexity", row=2, col=1)
     return figure
-        name="served perplexity",
 
 
 def shares(history: list[dict[str, Any]], layer: int, router: int) -> pd.DataFrame:

@@ -118,12 +118,11 @@ def _picture(
         key="collapse_panels",
         alt="Share of the tokens in each group over the steps, one panel a balancing, on one scale.",
         name="group collapse",
+        note=_what(settings, until),
     )
     st.markdown(
         f"**Which way out did it take?** {plain(words.carried(until, shown))}",
         help="Each part alone is put back to how it began and the groups are counted again (solid; dotted is as it "
-        rows=lambda: words.share_rows(until, which),
-        note=_what(settings, until),
         "is). Where the solid line falls far below the dotted one, that part carries the collapse.",
     )
     plot(
@@ -131,6 +130,7 @@ def _picture(
         key="collapse_parts",
         alt="Share of the fullest group with centroids, projection or hidden states put back to their start.",
         name="three bypasses",
+        note=_what(settings, until),
     )
     table = words.parts_table(until, shown)
     if not table.empty:
@@ -139,8 +139,6 @@ def _picture(
 
 _HELP = (
     "The share of the tokens in the fullest group, mean over layers and the last tenth of the steps; even would be "
-        rows=lambda: words.part_rows(until, which),
-        note=_what(settings, until),
     "12.5 % of 8 groups (the dotted line)."
 )
 

@@ -235,6 +235,7 @@ def _draw(page: Page, run: Run, step: int | None) -> None:
             alt=f"Share of the training tokens in each group of layer {layer} over the steps.",
             name="group loads",
             rows=lambda: words.shares(run.history, layer, router).reset_index(names="step"),
+            note=f"{_what(run)} · layer {layer}",
         )
     with right:
         st.markdown("**What it costs** (served perplexity, pairs kept)", help=_HONEST)
@@ -243,26 +244,25 @@ def _draw(page: Page, run: Run, step: int | None) -> None:
             key="train_curves",
             alt="Training loss and served perplexity over the steps, dense as a dashed line.",
             name="training curves",
-            note=f"{_what(run)} · layer {layer}",
+            note=_what(run),
         )
     if trace is not None and has_groups(trace, layer):
         _map(trace, layer, router)
 
 
-_HONEST = (
-    "Served perplexity: what decoding would have, each token seeing its window, the first tokens and its groups only; "
-    "on held-back windows. The loss is of the soft gate, which computes all pairs and is not served."
-            note=_what(run),
-)
-
-
-def _look_sentence(run: Run, trace: Trace, step: int, layer: int, router: int) -> str:
-    first = run.look(0)
 def _what(run: Run) -> str:
     """What was trained, in one line under its figures."""
     return f"{run.job.request['model']} · trained on {run.about.get('texts') or 'one text'} · {run.steps:,} steps"
 
 
+_HONEST = (
+    "Served perplexity: what decoding would have, each token seeing its window, the first tokens and its groups only; "
+    "on held-back windows. The loss is of the soft gate, which computes all pairs and is not served."
+)
+
+
+def _look_sentence(run: Run, trace: Trace, step: int, layer: int, router: int) -> str:
+    first = run.look(0)
     said = f"The first {len(trace):,} tokens of the text after step {step}"
     if first is None or step == 0:
         return f"{said}, with random groups." if step == 0 else f"{said}."
