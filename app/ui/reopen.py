@@ -112,7 +112,7 @@ def _text(request: dict[str, Any], notices: list[str]) -> None:
     else:
         notices.append("The run's text is longer than the text box takes: the page shows it, the box does not.")
     if request.get("limit") and text:
-        texts.set_limit(text, int(request["limit"]))
+        texts.set_limit(text, int(request["limit"]), str(request["model"]))
 
 
 @cache
