@@ -67,6 +67,34 @@ def best(history: list[dict[str, Any]]) -> dict[str, Any] | None:
     return min(measured, key=lambda part: part["served_ppl"]) if measured else None
 
 
+def gain(history: list[dict[str, Any]]) -> str:
+    """Both figures of the untrained and of the kept step side by side, and whether that is a gain; empty before both.
+
+    A mask with more pairs predicts better by itself, so perplexities with other pairs do not rank the two.
+    """
+    kept, measured = best(history), served(history)
+    if kept is None or measured[0]["step"] != 0:
+        return ""
+    first = measured[0]
+
+    def pair(part: dict[str, Any]) -> str:
+        return f"perplexity {sig3(part['served_ppl'])} with {percent(part['kept_pairs'])} of the pairs"
+
+    both = f"Untrained (step 0): {pair(first)}. Kept (step {kept['step']}): {pair(kept)}."
+    change = kept["served_ppl"] / first["served_ppl"] - 1
+    moved = f"{abs(change):.1%} {'more' if change > 0 else 'less'} perplexity".replace("%", " %")
+    fewer = kept["kept_pairs"] < first["kept_pairs"]
+    same = kept["kept_pairs"] == first["kept_pairs"]
+    spoken = f"Training {'lowered' if fewer else 'left' if same else 'raised'} the pairs"
+    if change > 0 and fewer:
+        return f"{both} {spoken} at {moved}: no gain in quality, and at other pairs neither is the better one."
+    if change > 0:
+        return f"{both} {spoken} and has {moved}: no gain."
+    if fewer or same:
+        return f"{both} {spoken} and has {moved}: a gain."
+    return f"{both} {spoken} and has {moved}: at other pairs neither is the better one."
+
+
 def curves(history: list[dict[str, Any]], steps: int, shown: int | None = None, *, height: int = 330) -> go.Figure:
     """Training loss above, served perplexity against dense below, over the steps."""
     figure = make_subplots(rows=2, cols=1, shared_xaxes=True, vertical_spacing=0.12, row_heights=[0.45, 0.55])
@@ -120,14 +148,17 @@ def curves(history: list[dict[str, Any]], steps: int, shown: int | None = None, 
 
 
 def shares(history: list[dict[str, Any]], layer: int, router: int) -> pd.DataFrame:
-    """Share of the training tokens in each group (columns) after each step (index), of one layer and router."""
-    told = [part for part in history if "load" in part]
+    """Share of the training tokens in each group (columns) after each step (index), of one layer and router.
+
+    Step s counts the groups that its forward pass finds, before it corrects them: they are those after s - 1 steps.
+    """
+    told = [part for part in history if "load" in part and part["step"] > 0]
     if not told:
         return pd.DataFrame()
     load = np.array([p["load"][min(layer, len(p["load"]) - 1)] for p in told], float)
     load = load[:, min(router, load.shape[1] - 1)]
     share = load / load.sum(-1, keepdims=True).clip(1e-9)
-    return pd.DataFrame(share, [p["step"] for p in told], [group_label(g) for g in range(share.shape[1])])
+    return pd.DataFrame(share, [p["step"] - 1 for p in told], [group_label(g) for g in range(share.shape[1])])
 
 
 def loads(

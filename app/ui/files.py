@@ -6,13 +6,14 @@ from pathlib import Path
 
 import streamlit as st
 
-from app.ui import reopen, report
+from app.ui import opened_files, reopen, report
 from app.ui.save import file_name
 from app.ui.view import Page
 
 
 def run_files(page: Page) -> None:
     """Draw the popover that saves the shown run and opens another; files are made when they are asked for."""
+    opened_files.sweep()
     source = page.source
     with st.popover("Save or open a run", icon=":material/folder_open:", width="stretch"):
         if source is not None:

@@ -43,11 +43,12 @@ def render(page: Page) -> None:
     shown = comparisons.find(page, request, SLOT, "compare")
     comparisons.to_link(page, SLOT, shown)
     result = shown.result if shown else words.merge([])
-    with sentence:
-        st.markdown(f"#### {plain(words.answer(result, recorded=bool(shown and shown.recorded)))}")
+    _size_from_link(shown, words.lengths(result))
     with picture:
         _origin(shown)
-        _picture(page, shown, result)
+        size = _picture(page, shown, result)
+    with sentence:
+        st.markdown(f"#### {plain(words.answer(result, size, recorded=bool(shown and shown.recorded)))}")
     _table(shown, result)
     speed, gates, memory = st.tabs(TABS, key="compare_tab", bind="query-params")
     with speed:
@@ -61,11 +62,26 @@ def render(page: Page) -> None:
 
 def _from_link(page: Page, options: dict[str, dict[str, Any]], notices: list[str]) -> None:
     links.check("compare_tab", TABS, TABS[0], notices)
+    links.check(MEASURE, MEASURES, "time", notices, MEASURES.get)
     links.restore(LINES, options, notices, several=True)
     links.restore(LENGTHS, comparisons.LENGTHS, notices, several=True)
     links.restore(REPEATS, ALL_REPEATS, notices)
     links.restore(NOVEL, (True,), notices)
     comparisons.from_link(page, SLOT, notices)
+
+
+def _size_from_link(shown: Shown | None, sizes: list[int]) -> None:
+    """Show the length that the opening link names, once all lengths are there."""
+    if shown is not None and not shown.result.get("complete"):
+        return
+    notices: list[str] = []
+    before = st.session_state.get(SIZE)
+    links.restore(SIZE, sizes, notices)
+    if st.session_state.get(SIZE) != before:
+        st.session_state["_compare_picked"] = True
+    if notices:
+        links.keep_notices(notices)
+        st.rerun()
 
 
 def _to_link(options: dict[str, Any], lines: list[str], lengths: list[int], repeats: int, novel: bool) -> None:
@@ -218,7 +234,8 @@ def _how(about: dict[str, Any], where: dict[str, Any]) -> str:
     )
 
 
-def _picture(page: Page, shown: Shown | None, result: dict[str, Any]) -> None:
+def _picture(page: Page, shown: Shown | None, result: dict[str, Any]) -> int:
+    """Draw the frontier at the chosen length, and give that length."""
     sizes = words.lengths(result)
     with st.container(horizontal=True, vertical_alignment="bottom", gap="medium"):
         measure = st.segmented_control(
@@ -248,6 +265,7 @@ def _picture(page: Page, shown: Shown | None, result: dict[str, Any]) -> None:
             )
         else:
             size = sizes[-1] if sizes else 0
+    links.write(SIZE, str(size) if sizes and size != sizes[-1] else "")
     recorded = bool(shown and shown.recorded)
     points = comparisons.recorded_points(page.model) if measure == "pairs" else ()
     figure = frontier(result, size, measure or "time", recorded=recorded, others=points)
@@ -271,7 +289,8 @@ def _picture(page: Page, shown: Shown | None, result: dict[str, Any]) -> None:
             icon=":material/straighten:",
         )
     if points:
-        st.caption("Open squares were recorded on other text and lengths: hover for where and when.")
+        st.caption("Open squares were recorded on other text and lengths: hover for which, where and when.")
+    return size
 
 
 def _table(shown: Shown | None, result: dict[str, Any]) -> None:

@@ -195,7 +195,7 @@ def _show_layer(layer: int) -> None:
 
 
 def _name(trace: Trace) -> str:
-    return str(trace.provenance["variant"]).capitalize()
+    return settings.variant_label(str(trace.provenance["variant"]))
 
 
 def _beyond(trace: Trace, layer: int) -> str:
@@ -230,7 +230,7 @@ def _notices(page: Page, trace: Trace) -> None:
     links.show_notices(page.notices)
     p = trace.provenance
     if page.source and not page.source.current:
-        runs.show_not_run(trace)
+        runs.show_not_run(page)
     reach = int(p["window"]) + int(p.get("sinks") or 0)
     if p["variant"] == "dense":
         st.info("Dense attention drops nothing: choose another attention to see a mask.", icon=":material/grid_on:")

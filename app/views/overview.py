@@ -34,6 +34,7 @@ from app.ui.view import Needs, Page, View
 from focus_core.trace import Trace
 
 KEY = "overview_strip"
+PICTURES = {"groups": "Who sees whom", "damage": "Where it hurts"}
 _SUB = {"delta_color": "off", "delta_arrow": "off"}
 
 
@@ -67,6 +68,7 @@ def _opening_link(page: Page, trace: Trace) -> Page:
     """Take the router and the held token that the opening link names."""
     notices: list[str] = []
     links.check("router", range(router_count(trace)), 0, notices, lambda r: router_label(trace, r))
+    links.check("picture", PICTURES, "groups", notices, PICTURES.get)
     # Counted as in the text, from 1; held once the text that the link means is the one shown.
     raw = links.opening("tok") if page.source and page.source.current else ""
     if token := links.number(raw, min(len(trace), MAX_SHOWN)):
@@ -91,7 +93,7 @@ def _notices(page: Page, trace: Trace) -> None:
     links.show_notices(page.notices)
     source = page.source
     if source and not source.current:
-        runs.show_not_run(trace)
+        runs.show_not_run(page)
     if source and source.recorded is not None and (moved := words.difference(trace, source.recorded)):
         st.warning(moved, icon=":material/difference:")
     if sentence := words.partial_warning(trace):
@@ -136,6 +138,8 @@ def _figures(page: Page, trace: Trace, found: words.Figures) -> None:
         badge(word, detail)
         if settings.off_training(p["variant"], p.get("adapter"), p.get("config") or {}):
             badge("not as trained")
+        if words.trained_on(trace):
+            badge("trained on")
     layer = min(page.layer, len(trace.arrays["kept_pairs"]) - 1)
     here = trace.arrays["kept_pairs"][layer]
     here = float(here.mean() if page.head is None else here[page.head])
@@ -181,10 +185,10 @@ def _strip_and_held(page: Page) -> None:
     with st.container(horizontal=True, vertical_alignment="center", gap="medium"):
         mode = st.segmented_control(
             "Picture",
-            ["groups", "damage"],
+            list(PICTURES),
             default="groups",
             required=True,
-            format_func={"groups": "Who sees whom", "damage": "Where it hurts"}.get,
+            format_func=PICTURES.get,
             key="picture",
             bind="query-params",
             label_visibility="collapsed",

@@ -27,11 +27,11 @@ from focus_core.errors import FocusError
 from focus_core.trace import Trace
 
 PIECES = "pieces"
-
 NO_KMEANS = (
     "k-means is left out here: it puts a token into one group, a token looks into several, and sets of different "
     "sizes cannot be compared."
 )
+
 
 def render(page: Page) -> None:
     """Draw the tab."""
@@ -195,10 +195,10 @@ def _kmeans_offer(page: Page, shown: Shown, clusters: np.ndarray | None) -> None
             st.rerun()
 
 
-# ---- words ----------------------------------------------------------------------------------------------------------
-
 _SIZES = {"keys": "the same sizes as far as whole words allow", "queries": "about the same sizes"}
 
+
+# ---- words ----------------------------------------------------------------------------------------------------------
 
 
 def _at_layer(found: Agreement, shown: Shown) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import streamlit as st
 
 from analysis import collapse as words
-from app.ui import links
+from app.ui import bring, links
 from app.ui.badges import badge
 from app.ui.figure import plot
 from app.ui.guard import guarded, plain, show_error
@@ -75,6 +75,7 @@ def _progress(page: Page, which: str, layer: int | None, key: str) -> None:
     job = page.engine.recall(key)
     if job is None or job.finished:
         st.rerun()
+    bring.into_view(job.id, key="collapse_begins")
     with st.container(horizontal=True, vertical_alignment="center"):
         st.progress(min(max(job.fraction, 0.0), 1.0), sentence(job, "the toy run"))
         if st.button("Stop", key="collapse_stop", icon=":material/stop_circle:"):
@@ -109,6 +110,9 @@ def _picture(
     origin: str,
 ) -> None:
     until = [r for r in records if shown is None or r["step"] <= shown]
+    if not until:
+        st.caption(words.WAITING)
+        return
     st.markdown(f"#### {plain(words.answer(until, which))}", help=_HELP)
     with st.container(horizontal=True, gap="small", vertical_alignment="center"):
         badge(origin)
@@ -118,18 +122,24 @@ def _picture(
         key="collapse_panels",
         alt="Share of the tokens in each group over the steps, one panel a balancing, on one scale.",
         name="group collapse",
+        rows=lambda: words.share_rows(until, which),
         note=_what(settings, until),
     )
+    if not (carried := words.carried(until, shown)):
+        return
     st.markdown(
-        f"**Which way out did it take?** {plain(words.carried(until, shown))}",
+        f"**Which way out did it take?** {plain(carried)}",
         help="Each part alone is put back to how it began and the groups are counted again (solid; dotted is as it "
-        "is). Where the solid line falls far below the dotted one, that part carries the collapse.",
+        "is). Where the solid line falls far below the dotted one, that part carries the collapse. A "
+        "part that begins smaller, or learns "
+        "faster, moves further: this tells about these settings, not about the method.",
     )
     plot(
         words.bypass_curves(records, settings["steps"], shown),
         key="collapse_parts",
         alt="Share of the fullest group with centroids, projection or hidden states put back to their start.",
         name="three bypasses",
+        rows=lambda: words.part_rows(until, which),
         note=_what(settings, until),
     )
     table = words.parts_table(until, shown)
@@ -138,8 +148,9 @@ def _picture(
 
 
 _HELP = (
-    "The share of the tokens in the fullest group, mean over layers and the last tenth of the steps; even would be "
-    "12.5 % of 8 groups (the dotted line)."
+    "The share of the tokens in the fullest group as training assigns it, mean over layers and the last tenth of the "
+    "steps; even would be 12.5 % of 8 groups (the dotted line). The lower curves and the table are of tokens as "
+    "served, each by itself, on held-back windows; for Sinkhorn in the forward pass the two differ."
 )
 
 
@@ -251,20 +262,21 @@ def _show(which: str | None) -> None:
 def _verdict() -> None:
     """What the recordings say of the seeds' story, and what the three bypasses are."""
     documents = {which: _recorded(which) for which in CHOICES}
+    settings = next((d["about"]["settings"] for d in documents.values() if d.get("about")), {})
     documents = {which: d["records"] for which, d in documents.items() if d.get("records")}
     with st.expander("What was claimed, and what was measured here", icon=":material/fact_check:", expanded=True):
-        for line in words.verdict(documents):
+        for line in words.verdict(documents, settings):
             st.markdown(f"- {line}")
         st.markdown(
             "The claim is that soft constraints are bypassed in three ways: "
             + "; ".join(f"**{name}**, {words.MEANING[part]}" for part, name in words.PARTS.items())
-            + ". A balance loss asks only that the *average soft* share is even; it is satisfied when every token is "
-            "undecided, and then the smallest lead gives one group everything."
+            + ". A balance loss moves only the *mean soft share* of each group, and an even soft share does not make "
+            "the hard one even."
         )
         first = next((_recorded(which) for which in CHOICES if _recorded(which)), None)
         if first:
             where = first["about"]["environment"]
             st.caption(
                 plain(f"Recorded {where['time'][:10]} on {where['device']}, torch {where['torch']}, one seed: ")
-                + f"`{first['about']['command']}`"
+                + f"`{first['about']['command']}` (with `--out` and an empty folder it records anew)"
             )

@@ -13,8 +13,8 @@ import streamlit as st
 from analysis.captions import what_ran
 from analysis.groups import describe
 from analysis.palette import group_label
+from app.ui import links, selection
 from app.ui import scatter as component
-from app.ui import selection
 from app.ui.badges import badge
 from app.ui.bars import shown as readable
 from app.ui.export import saveable
@@ -30,6 +30,8 @@ from focus_core.maps import principal_axes
 from focus_core.trace import Trace
 
 KEY = "groups_map"
+HIDES = ("are", "look", "centroids")
+"""What can be hidden in the map, as a link names it."""
 _AXES = "_map_axes"
 
 
@@ -80,6 +82,7 @@ def _draw(page: Page) -> None:
     data = dict(_packed(shown.identity, shown.layer, shown.router, placed.method, placed.origin, shown, placed))
     # The colour that the link named: later ones are the browser's own, so that the data stays the same.
     data["colour"] = st.session_state.get("_colour", "group")
+    data["look"] = st.session_state.get("_map_look")
     serial = _serial()
     data["select"] = [*_sent(serial), serial]
     with saveable(
@@ -124,9 +127,7 @@ def place(page: Page, shown: Shown) -> Placed | None:
     recorded = page.source.recorded
     if recorded is not None and f"map.{layer}" in recorded.arrays and _same_sets(trace, recorded, layer, router):
         return _of_trace(recorded, layer, router, "recorded")
-    request = _request(page, shown)
-    job_id = selection.asked(request)
-    job = page.engine.get(job_id) if job_id else None
+    job = _job(page, shown)
     path = (job.result or {}).get("map") if job is not None and job.state == "done" else None
     if path and Path(path).exists() and not st.session_state.get(_AXES):
         with np.load(path, allow_pickle=False) as found:
@@ -198,13 +199,26 @@ def _request(page: Page, shown: Shown) -> dict[str, Any]:
     return {"trace": page.source.path, "layer": shown.layer, "router": shown.router}
 
 
+def _job(page: Page, shown: Shown) -> Any:
+    """The map's job: this session's, else one that was done before; None when there is none."""
+    request = _request(page, shown)
+    if job_id := selection.asked(request):
+        return page.engine.get(job_id)
+    known: dict[str, Any] = st.session_state.setdefault("_maps", {})
+    mark = selection.fingerprint(request)
+    if mark not in known:
+        key = page.engine.key("map", request)
+        found = page.engine.find(key) if key else None
+        known[mark] = found if found is not None and found.state == "done" else None
+    return known[mark]
+
+
 def _button(page: Page, shown: Shown, placed: Placed) -> None:
     """Between the two ways of placing; the same height whatever it says, so that the map stays where it is."""
     request = _request(page, shown)
     if f"map.{shown.layer}" in shown.trace.arrays or placed.origin == "recorded":
         return
-    job_id = selection.asked(request)
-    job = page.engine.get(job_id) if job_id else None
+    job = _job(page, shown)
     if job is not None and job.state == "done":
         axes = bool(st.session_state.get(_AXES))
         label = "UMAP" if axes else "Principal axes"
@@ -253,15 +267,44 @@ def _packed(
     )
 
 
-def colour_from_link(notices: list[str]) -> None:
-    """Note which colour the opening link names; the map keeps the address up to date by itself, without a rerun."""
+def from_link(notices: list[str]) -> None:
+    """Note the colour, zoom and hidden marks that the opening link names.
+
+    The map keeps the address up to date by itself, without a rerun; what cannot be is taken out of it here.
+    """
     if "_colour" in st.session_state:
         return
     raw = st.query_params.get("colour", "group")
     if raw not in COLOURS:
         notices.append(f"In the link, colour {raw[:60]} does not exist; showing group.")
+        st.query_params.pop("colour", None)
         raw = "group"
     st.session_state["_colour"] = raw
+    look: dict[str, Any] = {}
+    if raw := st.query_params.get("zoom", ""):
+        if (view := view_of(raw)) is None:
+            notices.append(f"In the link, zoom {raw[:60]} does not exist; showing the whole map.")
+            st.query_params.pop("zoom", None)
+        else:
+            look["view"] = view
+    if raw := st.query_params.get("hide", ""):
+        hidden = [HIDES.index(name) for name in raw.split(",") if name in HIDES]
+        for name in raw.split(","):
+            if name not in HIDES:
+                notices.append(f"In the link, hide {name[:60]} does not exist; it is left out.")
+        if not hidden:
+            st.query_params.pop("hide", None)
+        look["show"] = [i not in hidden for i in range(len(HIDES))]
+    st.session_state["_map_look"] = look or None
+
+
+def view_of(raw: str) -> list[float] | None:
+    """``512-480-25`` as the middle of the view, in thousandths of the map, and its zoom in tenths; None otherwise."""
+    parts = raw.split("-")
+    found = [n for part, most in zip(parts, (1000, 1000, 600), strict=False) if (n := links.number(part, most))]
+    if len(parts) != 3 or len(found) != 3 or found[2] < 10:
+        return None
+    return [found[0] / 1000, found[1] / 1000, found[2] / 10]
 
 
 def _sent(serial: int) -> tuple[int | None, int | None]:

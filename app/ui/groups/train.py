@@ -22,7 +22,6 @@ from app.ui.strip import token_strip
 from app.ui.strip.data import router_count, strip_data
 from app.ui.trainings import BALANCE, CHOICES, CONTEXT, FORM, GROUPS, SOURCE, STEPS, WINDOW, Run
 from app.ui.view import Page
-from focus_core import assets
 from focus_core.errors import FocusError
 from focus_core.handlers.train import NOVELS, TEXT
 from focus_core.maps import principal_axes
@@ -65,9 +64,9 @@ def _controls(page: Page) -> dict[str, Any] | None:
         st.warning(plain(notice), icon=":material/link_off:")
     _pick(SOURCE, "Learns from", (NOVELS, TEXT), _SOURCES.get, "Your text's end is held back to measure on.")
     _pick(GROUPS, "Groups", CHOICES[GROUPS][1], str, "K: far tokens see each other only within a group.")
-    _pick(STEPS, "Steps", CHOICES[STEPS][1], str, "Times that the router is corrected. The shipped one had 550.")
+    _menu(STEPS, "Steps", "Times that the router is corrected. The shipped one had 550.")
     with st.expander("More settings", icon=":material/tune:"):
-        _pick(CONTEXT, "Tokens a window", CHOICES[CONTEXT][1], str, "The shipped router read 4,096 at a time.")
+        _menu(CONTEXT, "Tokens a window", "The shipped router read 4,096 at a time.")
         _pick(WINDOW, "Window", CHOICES[WINDOW][1], str, "Nearest tokens that are always seen.")
         _pick(
             BALANCE,
@@ -95,6 +94,12 @@ def _pick(key: str, label: str, options: tuple, name: Any, help: str) -> None:
         bind="query-params",
         help=help,
     )
+
+
+def _menu(key: str, label: str, help: str) -> None:
+    """A choice of numbers too many to stand side by side in a narrow column."""
+    options = CHOICES[key][1]
+    st.selectbox(label, options, index=options.index(trainings.default(key)), key=key, bind="query-params", help=help)
 
 
 def _buttons(page: Page, asked: dict[str, Any] | None, run: Run | None) -> None:
@@ -144,21 +149,24 @@ def _keep(run: Run) -> None:
     best = words.best(run.history)
     if best is None:
         return
-    if (kept := st.session_state.get("_train_kept")) in assets.adapters():
+    if kept := trainings.kept_of(run):
         st.success(
             f"Kept as {plain(kept)}; it is at the left under “Trained groups”.", icon=":material/bookmark_added:"
         )
         st.button("Use it", key="train_use", on_click=trainings.use, args=(kept,), width="stretch")
-    st.session_state.setdefault(NAME, trainings.name_for(run))
+    if st.session_state.get("_train_named") != run.job.key or NAME not in st.session_state:
+        st.session_state["_train_named"], st.session_state[NAME] = run.job.key, trainings.name_for(run)
     st.text_input(
         "Keep it as an adapter",
         key=NAME,
         help="Small letters, digits, dots and dashes; it is then in every list, here and on the command line.",
     )
     st.caption(
-        f"What is kept is step {best['step']}, whose served perplexity was lowest: {sig3(best['served_ppl'])} with "
-        f"{percent(best['kept_pairs'])} of the pairs."
+        words.gain(run.history)
+        or f"Kept is step {best['step']}: perplexity {sig3(best['served_ppl'])} with {percent(best['kept_pairs'])} of "
+        "the pairs."
     )
+    st.caption("Of the trained steps, the one with the lowest served perplexity is kept.")
     st.button("Save", icon=":material/save:", key="train_save", on_click=trainings.keep, args=(run, NAME))
 
 

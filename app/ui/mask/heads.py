@@ -13,6 +13,7 @@ from analysis.heads import MEASURES, Measure, ranked, recorded, scale, similar, 
 from app.ui import links, runs
 from app.ui.export import document, saveable
 from app.ui.grid import Panel, grid_data, head_grid, part
+from app.ui.guard import plain
 from app.ui.view import Page
 from focus_core.trace import Trace
 
@@ -98,6 +99,7 @@ def _finder(trace: Trace, have: list) -> None:
     titles = {m.field: m.title for m in have}
     notices: list[str] = []
     links.check("rank", fields, fields[0], notices, titles.get)
+    links.check("rank_way", _ORDER, "high", notices, _ORDER.get)
     if st.session_state.get("rank") not in (None, *fields):
         st.session_state["rank"] = fields[0]
     with st.container(horizontal=True, vertical_alignment="bottom"):
@@ -113,7 +115,7 @@ def _finder(trace: Trace, have: list) -> None:
             label_visibility="collapsed",
         )
     for notice in notices:
-        st.caption(notice)
+        st.caption(plain(notice))
     measure = MEASURES[field]
     st.caption(f"{measure.meaning} First are heads of which one can say: {getattr(measure, way or 'high')}.")
     order = ranked(trace, field, highest=way != "low")
