@@ -77,7 +77,7 @@ def bench(
         ``{variant, config, backend, backend_reason, dtype, device, length, phase, ms, ms_p10, ms_p90, select_ms,
         baseline, baseline_ms, speedup, speedup_p10, speedup_p90, kept_pairs, pair_limit, peak_mb, max_error,
         baseline_peak_mb, repeats, batch, heads, kv_heads, head_dim, activations}``. ``select_ms`` is the part of
-        ``ms`` spent on sorting tokens by group; ``pair_limit`` the speed-up if time went with kept pairs;
+        ``ms`` spent on choosing (tokens by group, blocks); ``pair_limit`` the speed-up if time went with kept pairs;
         ``max_error`` the largest difference to a double-precision computation of some queries.
 
     Raises:
@@ -256,13 +256,14 @@ def _strongest_dense(inputs: Inputs, phase: str, clock: _Clock) -> tuple[str, Ca
 
 def _backend_of(variant: Variant, call: AttentionCall, baseline: str) -> tuple[str, str]:
     from focus_core.kernels.focus import choose_backend
+    from focus_core.variants.groups import GroupedVariant
 
     named = getattr(variant, "backend", "auto")
     if named != "auto":
         return named, "As asked for."
     if variant.name == "dense":
         return "sdpa", "Dense attention is torch's own."
-    if call.cached is None and variant.name != "window":
+    if not isinstance(variant, GroupedVariant) and variant.name != "window":
         return "auto", "The variant has one form."
     sets = (call.fresh, call.cached)
     if call.cached is None:
@@ -273,9 +274,12 @@ def _backend_of(variant: Variant, call: AttentionCall, baseline: str) -> tuple[s
 
 
 def _selection_ms(variant: Variant, call: AttentionCall, backend: str, clock: _Clock) -> float:
-    """Median milliseconds that the cpu backend takes to sort tokens into blocks by group; 0 for all others."""
+    """Median milliseconds to choose blocks, or of the cpu backend to sort tokens by group; 0 for all else."""
     from focus_core.kernels.focus.segments import key_segments, query_blocks, without_lowest
+    from focus_core.variants.xattention import XAttention
 
+    if isinstance(variant, XAttention):
+        return spread([clock(lambda: variant.block_mask(call)) for _ in range(3)])["median"]
     if backend != "cpu" or call.cached is None or call.query.shape[2] == 1:
         return 0.0
 

@@ -45,9 +45,15 @@ class _Run:
 
 
 def probe_length(variant: Variant, available: int, vocabulary: int) -> int:
-    """Tokens that a probe needs for most pairs to lie beyond window and sinks, within what is there and fits."""
-    local = getattr(variant, "window", 0) + getattr(variant, "sinks", 0)
+    """Tokens that a probe needs for most pairs to lie beyond what is always kept, within what is there and fits."""
+    local = getattr(variant, "window", 0) + getattr(variant, "sinks", 0) or 2 * getattr(variant, "block", 0)
     return min(available, max(_SHORTEST, min(3 * local, _LONGEST, _LOGITS // vocabulary)))
+
+
+def _cuts(variant: Variant, tokens: int) -> list[int]:
+    """A quarter, a half and three quarters; in the middle of a block, where a choice by blocks would leak."""
+    block = getattr(variant, "block", 1)
+    return sorted({min(max(1, tokens * i // 4 // block * block + block // 2), tokens - 1) for i in (1, 2, 3)})
 
 
 def leak(
@@ -67,7 +73,7 @@ def leak(
         variant: the variant.
         adapter: its trained module, or None.
         ids: (N,) token ids, N >= 2.
-        cuts: positions from which on all tokens are replaced; a quarter, a half and three quarters by default.
+        cuts: positions from which on all tokens are replaced; about a quarter, a half and three quarters by default.
         seeds: seeds of the replacing tokens.
         cancel: asked between runs.
 
@@ -80,7 +86,7 @@ def leak(
     import torch
 
     n = len(ids)
-    cuts = sorted({max(1, n * i // 4) for i in (1, 2, 3)}) if cuts is None else list(cuts)
+    cuts = _cuts(variant, n) if cuts is None else list(cuts)
     if n < 2 or not all(0 < c < n for c in cuts):
         raise InvalidInput(f"A leak probe on {n} tokens cannot cut at {cuts}.", "Cut between 1 and the last token.")
     vocabulary = model.get_input_embeddings().weight.shape[0]

@@ -16,12 +16,13 @@ TEXT = "The cat sat on the mat and looked at the rain. " * 12
 BLOCK = 16
 
 
-def blocks_trace():
-    trace = make_trace(TEXT, window=0, sinks=0, block_size=BLOCK, variant="xattention")
+def as_blocks(trace):
+    """The Trace as a variant would have left it that keeps whole blocks, every head its own."""
     n, rng = len(trace), np.random.default_rng(1)
     side = -(-n // BLOCK)
-    for name in ("key_bits", "query_bits"):
+    for name in [n for n in trace.arrays if n in ("key_bits", "query_bits") or "_points." in n or "centroids." in n]:
         trace.arrays.pop(name)
+    trace.provenance["block_size"] = BLOCK
     for layer in range(LAYERS):
         kept = np.tril(rng.random((1, HEADS, side, side)) < 0.5) | np.eye(side, dtype=bool)
         trace.arrays[f"block_mask.{layer}"] = BlockPattern(kept, BLOCK, HEADS, n, n).packed()
@@ -30,7 +31,7 @@ def blocks_trace():
 
 @pytest.fixture(scope="module")
 def trace():
-    return blocks_trace()
+    return as_blocks(make_trace(TEXT, window=0, sinks=0, variant="xattention"))
 
 
 def bits(term, side):
