@@ -11,13 +11,16 @@ from typing import Any
 from focus_core.cli.options import add_model, load
 from focus_core.cli.output import bar, pairs, stop_request
 from focus_core.errors import InvalidInput
-from focus_core.training.settings import BALANCES, FORMS, KINDS, TrainSettings
+from focus_core.training.settings import BALANCES, FORMS, KINDS, MAPS, TrainSettings
 
 SUMMARY = "train an adapter for a frozen model: routers, or a control (one temperature a layer, k-means)"
 NOVELS = "novels"
-KMEANS = "kmeans"
+KMEANS, FEATURE_MAPS = "kmeans", "feature_maps"
+_FITTED = (KMEANS, FEATURE_MAPS)
 _KMEANS_WINDOWS = 16
-_CHOICES = {"kind": (*KINDS, KMEANS), "form": FORMS, "balance": BALANCES}
+_CHOICES = {"kind": (*KINDS, *_FITTED), "form": FORMS, "balance": BALANCES, "maps": MAPS}
+_BY_KIND = {"learning_rate": {"sfa": 1e-3}}
+"""Defaults that differ from those of ``TrainSettings`` for a kind."""
 _VALIDATION_SHARE = 0.1
 
 
@@ -43,15 +46,21 @@ def configure(parser: argparse.ArgumentParser) -> None:
             group.add_argument(flag, action=argparse.BooleanOptionalAction, default=field.default, help=" ")
             continue
         shape: dict[str, Any] = {"choices": _CHOICES[field.name]} if field.name in _CHOICES else {"metavar": "X"}
+        others = _BY_KIND.get(field.name, {})
+        said = "".join(f"; {value} for {kind}" for kind, value in others.items())
+        default = None if others else field.default
         group.add_argument(
-            flag, type=type(field.default), default=field.default, help=f"default {field.default}", **shape
+            flag, type=type(field.default), default=default, help=f"default {field.default}{said}", **shape
         )
 
 
 def run(args: argparse.Namespace) -> dict[str, Any]:
     """Train; the document is the adapter's record with where it lies."""
     given = {f.name: getattr(args, f.name) for f in dataclasses.fields(TrainSettings)}
-    chosen = TrainSettings(**(given | ({"kind": "router"} if args.kind == KMEANS else {})))
+    for name, others in _BY_KIND.items():
+        if given[name] is None:
+            given[name] = others.get(args.kind, getattr(TrainSettings, name))
+    chosen = TrainSettings(**(given | ({"kind": "router"} if args.kind in _FITTED else {})))
     out = Path(args.out)
     if out.exists() and not out.is_dir():
         raise InvalidInput(f"{out} is a file.", "Name a folder for the adapter.")
@@ -70,8 +79,8 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
         training_ids, validation_ids = training_ids[:-held_back], training_ids[-held_back:]
     else:
         validation_ids = ids(validation)
-    if args.kind == KMEANS:
-        adapter = _fit(loaded, training_ids, chosen, out, names, progress)
+    if args.kind in _FITTED:
+        adapter = _fit(args.kind, loaded, training_ids, chosen, out, names, progress)
     else:
         from focus_core.training.trainer import leave_group, train
 
@@ -110,10 +119,11 @@ def table(document: dict[str, Any]) -> str:
     )
 
 
-def _fit(loaded: Any, ids: Any, chosen: TrainSettings, out: Path, names: str, progress: Any) -> Any:
-    """The control that is not trained: k-means of hidden states over windows spread through the text."""
+def _fit(kind: str, loaded: Any, ids: Any, chosen: TrainSettings, out: Path, names: str, progress: Any) -> Any:
+    """What is not trained: k-means of hidden states, or feature maps, over windows spread through the text."""
     import torch
 
+    from focus_core.routing.feature_maps import fit_feature_maps
     from focus_core.routing.kmeans import fit_kmeans
 
     count = len(ids) // chosen.context
@@ -121,8 +131,12 @@ def _fit(loaded: Any, ids: Any, chosen: TrainSettings, out: Path, names: str, pr
         raise InvalidInput(f"The text has {len(ids)} tokens and a window takes {chosen.context}.", "Use a longer text.")
     spread = torch.linspace(0, count - 1, min(count, _KMEANS_WINDOWS)).long()
     windows = ids[: count * chosen.context].view(count, chosen.context)[spread]
-    adapter = fit_kmeans(loaded.model, windows, groups=chosen.groups, seed=chosen.seed, progress=progress)
-    served = ("groups", "query_topk", "key_topk", "window", "sinks")
+    served: tuple[str, ...] = ("groups", "query_topk", "key_topk", "window", "sinks")
+    if kind == FEATURE_MAPS:
+        adapter: Any = fit_feature_maps(loaded.model, windows, progress=progress)
+        served = ("features", "select", "sparse")
+    else:
+        adapter = fit_kmeans(loaded.model, windows, groups=chosen.groups, seed=chosen.seed, progress=progress)
     adapter.serve = {name: getattr(chosen, name) for name in served}
     adapter.record = {"texts": names, "windows": len(windows), "context": chosen.context, "seed": chosen.seed}
     adapter.save_pretrained(out, loaded.model)

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from focus_core.errors import InvalidInput
 from focus_core.variants import Variant, make
 
-KINDS = ("router", "temperature")
+KINDS = ("router", "temperature", "sfa")
 FORMS = ("directed", "shared", "paper")
+MAPS = ("balanced", "identity")
 BALANCES = ("bias", "sinkhorn", "loss", "none")
 
 
@@ -19,11 +20,16 @@ class TrainSettings:
     """A whole run. Defaults are the recipe of the shipped directed router at 4,096 tokens on a GPU.
 
     Attributes:
-        kind: ``router``, or ``temperature`` (control: one far-temperature a layer).
+        kind: ``router``, ``temperature`` (control: one far-temperature a layer), or ``sfa`` (maps of queries and keys
+            before their features are chosen).
         form: of the router: ``directed``, ``shared`` or ``paper``.
         groups, dim: K and d_g.
         router_per_kv_head: one router a KV head instead of one a layer.
         query_topk, key_topk, window, sinks: the mask that is trained for and served.
+        features, select, sparse: of ``sfa``, the codes that are trained for and served; ``select=first`` trains the
+            short-embedding baseline.
+        maps: where the maps of ``sfa`` start: ``balanced`` (fitted, see ``fit_feature_maps``) or ``identity``.
+        output_weight: of ``sfa``: weight of the error against dense attention beside the language model's loss.
         steps, context, batch, accumulate: optimizer steps; tokens a window; windows a forward; forwards a step.
         learning_rate, warmup, clip: AdamW's peak rate, linear warm-up steps then cosine, gradient norm limit.
         temperature_start, temperature_end: of the soft memberships, geometric from one to the other.
@@ -46,6 +52,11 @@ class TrainSettings:
     key_topk: int = 1
     window: int = 128
     sinks: int = 4
+    features: int = 16
+    select: str = "features"
+    sparse: str = "both"
+    maps: str = "balanced"
+    output_weight: float = 1.0
     steps: int = 550
     context: int = 4096
     batch: int = 2
@@ -67,7 +78,7 @@ class TrainSettings:
 
     def __post_init__(self) -> None:
         """Refuse what could not train, before any work."""
-        for name, allowed in (("kind", KINDS), ("form", FORMS), ("balance", BALANCES)):
+        for name, allowed in (("kind", KINDS), ("form", FORMS), ("balance", BALANCES), ("maps", MAPS)):
             if getattr(self, name) not in allowed:
                 raise InvalidInput(
                     f"Training setting {name} is {getattr(self, name)!r}.", f"It can be {', '.join(allowed)}."
@@ -92,7 +103,11 @@ class TrainSettings:
                 f"key_topk {self.key_topk} must be equal.",
                 "Use the directed form, or equal values.",
             )
-        if self.context <= self.window + self.sinks:
+        if not self.output_weight >= 0:
+            raise InvalidInput(f"Training setting output_weight is {self.output_weight}.", "It can be 0 or more.")
+        if self.kind == "sfa" and self.select == "pairs":
+            raise InvalidInput("Maps mix rotary pairs, so pairs cannot be chosen after them.", "Use select=features.")
+        if self.kind in ("router", "temperature") and self.context <= self.window + self.sinks:
             raise InvalidInput(
                 f"Nothing is far in {self.context} tokens when window and sinks keep {self.window + self.sinks}.",
                 f"Use a context over {self.window + self.sinks}, or a smaller window.",
@@ -108,10 +123,19 @@ class TrainSettings:
         """The variant of a training step, or the served one when ``step`` is None."""
         if self.kind == "temperature":
             return make("temperature", {"window": self.window, "sinks": self.sinks})
+        if self.kind == "sfa":
+            return make("sfa", {name: getattr(self, name) for name in ("features", "select", "sparse")})
         mask = {name: getattr(self, name) for name in ("groups", "query_topk", "key_topk", "window", "sinks")}
         if step is None:
             return make("focus", mask)
         return make("focus", {**mask, "gate": self.gate_at(step), "temperature": self.temperature_at(step)})
+
+    @property
+    def penalty_weight(self) -> float:
+        """Weight of the loss beside the language model's; 0 where there is none."""
+        if self.kind == "sfa":
+            return self.output_weight
+        return self.balance_weight if self.balance == "loss" else 0.0
 
     def learning_rate_at(self, step: int) -> float:
         """Linear warm-up, then cosine to zero."""

@@ -18,14 +18,17 @@ from torch import nn
 from focus_core.adapter import Adapter, fingerprint
 from focus_core.errors import Cancelled, InvalidInput
 from focus_core.routing.balance import LoadMeter, move_bias, move_duals
+from focus_core.routing.feature_maps import FeatureMaps, FeatureMapsConfig, fit_feature_maps
 from focus_core.routing.router import Router, RouterConfig
 from focus_core.routing.temperature import FarTemperature, FarTemperatureConfig
 from focus_core.training.checkpoint import load_checkpoint, read_state, save_checkpoint
+from focus_core.training.output_error import OutputError
 from focus_core.training.settings import TrainSettings
 from focus_core.variants import Variant, make
 
 Progress = Callable[[float, str], None]
 RECORD_FILE = "training_record.json"
+_FIT_WINDOWS = 8
 
 
 class RoutedModel(nn.Module):
@@ -36,9 +39,9 @@ class RoutedModel(nn.Module):
         self.base, self.adapter = base, adapter
 
     def forward(
-        self, ids: torch.Tensor, variant: Variant, meter: LoadMeter | None = None
+        self, ids: torch.Tensor, variant: Variant, meter: LoadMeter | OutputError | None = None
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Mean next-token loss of ``ids`` (B, N) with the variant in the model, and the balance loss (0 without)."""
+        """Mean next-token loss of ``ids`` (B, N) with the variant in the model, and the meter's loss (0 without)."""
         from focus_core.retrofit import retrofit
 
         with retrofit(self.base, variant, adapter=self.adapter, recorder=meter):
@@ -50,6 +53,8 @@ class RoutedModel(nn.Module):
 
 def new_adapter(facts: Any, settings: TrainSettings) -> Adapter:
     """An untrained adapter of the settings' kind for a model with these facts."""
+    if settings.kind == "sfa":
+        return FeatureMaps(FeatureMapsConfig(facts.layers, facts.heads, facts.kv_heads, facts.head_dim))
     if settings.kind == "temperature":
         return FarTemperature(FarTemperatureConfig(facts.layers))
     routers = facts.kv_heads if settings.router_per_kv_head else 1
@@ -109,6 +114,9 @@ def train(
         _check_same_run(out, found, state)
         load_checkpoint(out, adapter, optimizer)
         state = found
+    elif settings.kind == "sfa" and settings.maps == "balanced":
+        windows = [draw_windows(training_ids, settings, 0, -1 - i, 0)[:1] for i in range(_FIT_WINDOWS)]
+        adapter.load_state_dict(fit_feature_maps(loaded.model, torch.cat(windows)).state_dict())
     routed, optimizer = accelerator.prepare(RoutedModel(loaded.model, adapter), optimizer)
     meter = _meter(adapter, settings)
     validator = _Validator(loaded, adapter, validation_ids, settings)
@@ -144,7 +152,7 @@ def train(
         if on_step is not None:
             on_step(metrics)
         if watch is not None:
-            watch(step + 1, adapter, None if meter is None else meter.share())
+            watch(step + 1, adapter, meter.share() if isinstance(meter, LoadMeter) else None)
         if progress is not None:
             progress((step + 1) / settings.steps, f"Step {step + 1} of {settings.steps}, loss {metrics['loss']:.3f}")
         if (step + 1) % settings.checkpoint_every == 0:
@@ -208,7 +216,9 @@ def _check_lengths(training_ids: torch.Tensor, validation_ids: torch.Tensor, set
             )
 
 
-def _meter(adapter: Adapter, settings: TrainSettings) -> LoadMeter | None:
+def _meter(adapter: Adapter, settings: TrainSettings) -> LoadMeter | OutputError | None:
+    if settings.kind == "sfa" and settings.output_weight:
+        return OutputError()
     if not isinstance(adapter, Router):
         return None
     return LoadMeter(adapter, settings.key_topk, settings.sinks, keep_logits=settings.balance == "sinkhorn")
@@ -218,16 +228,17 @@ def _step(accelerator, routed, optimizer, meter, training_ids, settings, step) -
     variant = settings.variant_at(step)
     for group in optimizer.param_groups:
         group["lr"] = settings.learning_rate_at(step)
-    soft = settings.balance == "loss"
+    weight = settings.penalty_weight
     if meter is not None:
         meter.reset()
-        meter.temperature = settings.temperature_at(step) if soft else None
+    if isinstance(meter, LoadMeter):
+        meter.temperature = settings.temperature_at(step) if weight else None
     total = 0.0
     optimizer.zero_grad()
     for part in range(settings.accumulate):
         ids = draw_windows(training_ids, settings, step, part, accelerator.process_index).to(accelerator.device)
         loss, penalty = routed(ids, variant, meter)
-        whole = loss + settings.balance_weight * penalty if soft else loss
+        whole = loss + weight * penalty if weight else loss
         accelerator.backward(whole / settings.accumulate)
         total += accelerator.reduce(loss.detach(), "mean").item() / settings.accumulate
     if not math.isfinite(total):
@@ -235,7 +246,9 @@ def _step(accelerator, routed, optimizer, meter, training_ids, settings, step) -
     accelerator.clip_grad_norm_([p for g in optimizer.param_groups for p in g["params"]], settings.clip)
     optimizer.step()
     metrics = {"step": step + 1, "loss": total, "temperature": settings.temperature_at(step)}
-    if meter is not None:
+    if isinstance(meter, OutputError):
+        metrics["output_error"] = sum(meter.seen) / len(meter.seen)
+    if isinstance(meter, LoadMeter):
         meter.load = accelerator.reduce(meter.load, "sum")
         if settings.balance == "bias":
             move_bias(meter.router, meter, settings.balance_step_at(step))

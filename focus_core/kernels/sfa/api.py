@@ -79,7 +79,7 @@ def sfa_attention(
     ):
         if value not in allowed:
             raise InvalidInput(f"There is no {name} {value!r}.", f"It can be {', '.join(allowed)}.")
-    tensors = (q, k.values if coded else k, v)
+    tensors = (q, k.values if isinstance(k, Codes) else k, v)
     training = torch.is_grad_enabled() and any(x.requires_grad for x in tensors)
     if backend == "auto":
         backend = "codes" if q.shape[2] <= DECODE_QUERIES and not training and q.device.type == "cpu" else "scatter"

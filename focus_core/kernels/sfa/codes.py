@@ -36,11 +36,12 @@ class Codes:
     dim: int
     select: str = "features"
 
-    def features(self) -> torch.Tensor:
-        """(..., N, k) int64 dimension of every value."""
+    def features(self, dtype: torch.dtype = torch.int64) -> torch.Tensor:
+        """(..., N, k) dimension of every value."""
         if self.select == "first":
-            return torch.arange(self.values.shape[-1], device=self.values.device).expand(self.values.shape)
-        ids = self.ids.long()
+            ids = torch.arange(self.values.shape[-1], dtype=dtype, device=self.values.device)
+            return ids.expand(self.values.shape)
+        ids = self.ids.to(dtype)
         return ids if self.select == "features" else torch.cat([ids, ids + self.dim // 2], -1)
 
     def dense(self) -> torch.Tensor:
@@ -157,4 +158,7 @@ def unpack(packed: torch.Tensor, dim: int, features: int, dtype: torch.dtype, se
             f"Codes of {features} {dtype} {select} take {code_bytes(features, dtype.itemsize, select)} bytes; "
             f"there are {tuple(packed.shape)} of {packed.dtype}."
         )
-    return Codes(packed[..., :split].contiguous().view(dtype), packed[..., split:], dim, select)
+    values = packed[..., :split]
+    if any(step % dtype.itemsize for step in (*values.stride()[:-1], values.storage_offset())):
+        values = values.contiguous()
+    return Codes(values.view(dtype), packed[..., split:], dim, select)

@@ -46,7 +46,8 @@ def sfa_from_codes(q, codes: Codes, v, query_support, *, exclude, first_key, sca
     kv_heads, keys = v.shape[1:3]
     share = heads // kv_heads
     stacked = q.reshape(batch, kv_heads, share * queries, dim).to(work)
-    features, values = codes.features(), codes.values.to(work)
+    # Half the bytes of the usual numbers of rows, and all of them are read.
+    features, values = codes.features(torch.int32), codes.values.to(work)
     if codes.select == "first":
         scores = (stacked[..., : values.shape[-1]] @ values.transpose(-1, -2)).mul_(scale)
     else:
@@ -77,7 +78,7 @@ def _dots(rows: torch.Tensor, features: torch.Tensor, values: torch.Tensor) -> t
     batch, heads, count, dim = rows.shape
     keys, kept = features.shape[2:]
     # One bag a key over a table with a line a (row, head, feature): gathered, weighted and summed in one pass.
-    line = torch.arange(batch * heads, device=rows.device).view(batch, heads, 1, 1) * dim
+    line = torch.arange(batch * heads, dtype=features.dtype, device=rows.device).view(batch, heads, 1, 1) * dim
     bags = (features + line).view(-1, kept)
     table = rows.transpose(-1, -2).reshape(-1, count)
     found = F.embedding_bag(bags, table, mode="sum", per_sample_weights=values.reshape(-1, kept))
