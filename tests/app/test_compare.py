@@ -297,7 +297,7 @@ def test_a_link_brings_back_the_choices_and_the_comparison_and_says_what_does_no
     assert again.segmented_control(key="compare_repeats").value == 3
     assert "live" in said(again) + str([b.proto for b in again.get("badge")])
     assert again.button(key="compare_run").label.startswith("Run again")
-    assert "compare lengths 77 does not exist" in said(again)
+    assert "length 77 does not exist" in said(again)
 
 
 def test_a_comparison_that_is_gone_is_said(start):

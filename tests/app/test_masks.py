@@ -219,7 +219,7 @@ def test_what_a_link_cannot_name_is_said(start):
     text = said(at)
     assert "pair 99999-3 does not exist" in text
     assert "part a-b-c does not exist" in text
-    assert "over nothing does not exist; showing Alone" in text
+    assert "second mask nothing does not exist; showing Alone" in text
     assert component(at, "mask")["select"] is None
 
 

@@ -59,7 +59,7 @@ def test_values_in_a_link_that_do_not_exist_are_said_and_the_rest_is_used(start)
     assert at.sidebar.selectbox(key="head").value == "2"
     assert at.sidebar.selectbox(key="text").value == "brown news opening"
     assert "layer 999 does not exist; showing 1" in said(at)
-    assert "variant nonsense does not exist" in said(at)
+    assert "attention nonsense does not exist" in said(at)
     at.button(key="notices_ok").click().run()
     assert "does not exist" not in said(at)
 
