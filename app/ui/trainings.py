@@ -157,7 +157,13 @@ def keep(run: Run, key: str) -> None:
     except (FocusError, OSError) as error:
         st.session_state["_train_error"] = getattr(error, "message", str(error)), getattr(error, "hint", "")
         return
-    st.session_state["_train_kept"] = name
+    st.session_state["_train_kept"] = name, run.job.key
+
+
+def kept_of(run: Run) -> str | None:
+    """The name that this run's adapter was kept under, in this session; None before, and where it was deleted."""
+    name, key = st.session_state.get("_train_kept") or ("", "")
+    return name if key == run.job.key and name in assets.adapters() else None
 
 
 def use(name: str, variant: str = "focus") -> None:
@@ -177,7 +183,7 @@ def delete(name: str) -> None:
         st.session_state["_train_error"] = error.message, error.hint
     if st.session_state.get("adapter") == name:
         st.session_state.pop("adapter")
-    if st.session_state.get("_train_kept") == name:
+    if (st.session_state.get("_train_kept") or ("",))[0] == name:
         st.session_state.pop("_train_kept")
 
 

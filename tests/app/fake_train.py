@@ -103,8 +103,9 @@ def steps(request: dict[str, Any], folder: Path) -> list[dict[str, Any]]:
         even = np.full(groups, 1.0)
         skewed = np.eye(groups)[0] * groups
         load = even + (skewed - even) * 0.8 ** (step + 1)
-        part: dict[str, Any] = {"step": step, "load": [[load.round(3).tolist()] * KV_HEADS] * LAYERS}
+        part: dict[str, Any] = {"step": step}
         if step:
+            part["load"] = [[load.round(3).tolist()] * KV_HEADS] * LAYERS
             part |= {"loss": 4 - step / count, "temperature": 0.2, "gate": "soft", "largest_group": load[0]}
         if step % 5 == 0:
             part |= {"served_ppl": 42 - step / count, "kept_pairs": 0.5 - 0.2 * step / count}

@@ -152,6 +152,41 @@ def test_saving_puts_it_in_the_sidebar_and_deleting_takes_it_out(start):
     assert "mine" not in at.sidebar.selectbox(key="adapter").options
 
 
+def test_what_was_kept_of_one_run_is_not_said_of_the_next(start):
+    at = train(start())
+    at.run()
+    at.text_input(key="train_name").input("mine").run()
+    at.button(key="train_save").click().run()
+    assert "Kept as mine" in said(at)
+    at.segmented_control(key="train_groups").set_value(4).run()
+    train(at)
+    at.run()
+    assert "Kept as mine" not in said(at)
+    assert [b.key for b in at.button if b.key == "train_use"] == []
+    assert at.text_input(key="train_name").value == "smollm2-shared-k4-30steps"
+    assert "mine" in assets.adapters()
+
+
+@pytest.mark.parametrize(
+    ("end", "pairs", "words_said"),
+    [
+        (45.3, 0.4, "Training lowered the pairs at 6.8 % more perplexity: no gain in quality"),
+        (40.0, 0.4, "lowered the pairs and has 5.7 % less perplexity: a gain"),
+        (40.0, 0.6, "raised the pairs and has 5.7 % less perplexity: at other pairs neither is the better one"),
+        (40.0, 0.54, "left the pairs and has 5.7 % less perplexity: a gain"),
+        (45.3, 0.6, "no gain."),
+    ],
+)
+def test_the_kept_step_stands_beside_the_untrained_one(end, pairs, words_said):
+    first = {"step": 0, "served_ppl": 42.4, "kept_pairs": 0.54}
+    history = [first, {"step": 10, "served_ppl": end, "kept_pairs": pairs}]
+    said_of = words.gain(history)
+    assert "Untrained (step 0): perplexity 42.4 with 54.0 % of the pairs" in said_of
+    assert f"Kept (step 10): perplexity {end:.1f} with {100 * pairs:.1f} % of the pairs" in said_of
+    assert words_said in said_of
+    assert words.gain(history[:1]) == ""
+
+
 @pytest.mark.parametrize("name", ["directed-k16", "../mine", "", "With Space"])
 def test_a_name_that_cannot_be_kept_is_refused_with_the_reason(start, name):
     at = train(start())
@@ -170,14 +205,14 @@ def test_a_text_that_is_too_short_to_learn_from_offers_what_works(start):
 
 
 def test_a_value_that_cannot_be_is_said(start):
-    assert "train_groups 999 does not exist; showing 8" in said(start(train_groups="999"))
+    assert "groups 999 does not exist; showing 8" in said(start(train_groups="999"))
 
 
 def test_without_an_adapter_the_page_offers_training_and_kmeans(start, monkeypatch):
     monkeypatch.setenv(fake_train.NO_ADAPTERS, "1")
     at = start(groups_tab="Map")
     assert not at.exception
-    assert "No groups were made for smollm2 yet" in said(at)
+    assert "No groups were made for " in said(at)
     at.button(key="way_groups_train").click().run()
     assert at.session_state["groups_tab"] == "Train"
     assert at.button(key="train_run").label.startswith("Train")
@@ -187,6 +222,13 @@ def test_without_an_adapter_the_page_offers_training_and_kmeans(start, monkeypat
     assert not at.exception
     assert at.sidebar.selectbox(key="variant").value == "kmeans"
     assert at.sidebar.selectbox(key="adapter").value == "smollm2-kmeans-k16"
+
+
+def test_loads_are_those_before_the_steps_correction_so_they_begin_with_the_untrained_groups():
+    history = [{"step": 0}, {"step": 1, "load": [[[1.5, 0.5]]]}, {"step": 2, "load": [[[1.0, 1.0]]]}]
+    table = words.shares(history, 0, 0)
+    assert table.index.tolist() == [0, 1]
+    assert table.iloc[0].tolist() == [0.75, 0.25]
 
 
 def test_of_a_step_told_twice_the_last_word_counts():
