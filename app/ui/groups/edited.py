@@ -45,6 +45,7 @@ def render(page: Page, shown: Shown, edits: list[dict[str, Any]], after: Trace) 
         f"Pairs kept in {which}",
         percent(found.kept_here[1]),
         f"from {percent(found.kept_here[0])}; all layers {percent(found.kept[1])}",
+        help="Mean over all heads. An edit changes the mask of one router's heads alone, so that mask moves by more.",
         **_SUB,
     )
     b.metric(
