@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
-import hashlib
-import tempfile
-from functools import cache
+import logging
 from pathlib import Path
 from typing import Any
 
 import streamlit as st
 
-from app.ui import links, selection, settings, texts
+from app.ui import links, opened_files, selection, settings, texts
 from focus_core.errors import FocusError
+from focus_core.jobs.memory import release_memory
 from focus_core.trace_files import MAX_BYTES, open_trace
 from focus_core.variants import VARIANTS
 
+log = logging.getLogger("focus_lab")
 FILE = "trace_file"
 OTHER_MODEL = "another"
 
 
 def from_link(engine: Any, notices: list[str]) -> None:
-    """Open the run that the link names, once a session; one that is gone is said."""
+    """Open the run that the link names, once a session; one that is gone is said. Keeps what is open at hand."""
+    stay_open()
     key = links.opening("run")
     if not key:
         return
@@ -46,27 +47,57 @@ def _job(engine: Any, key: str) -> Any:
 
 
 def from_file() -> None:
-    """Open the Trace file that was just uploaded (the uploader's callback)."""
+    """Open the Trace file that was just uploaded (the uploader's callback); whatever is wrong becomes a notice."""
     upload = st.session_state.get(FILE)
     if upload is None:
         return
-    raw = upload.getvalue()
-    path = _folder() / f"{hashlib.sha256(raw).hexdigest()[:32]}.npz"
+    name = " ".join(str(upload.name).split())[:80]
+    try:
+        _open(upload, name)
+        said = ""
+    except FocusError as error:
+        said = f"{error.message} {error.hint}".strip()
+    except OSError as error:
+        log.exception("an upload could not be kept")
+        said = f"It could not be kept: {error.strerror or type(error).__name__}."
+    except Exception as error:
+        log.exception("an upload failed")
+        said = f"It could not be opened, for a reason that is not known ({type(error).__name__})."
+    if said:
+        links.keep_notices([f"{name}: {said}"])
+    release_memory()
+
+
+def _open(upload: Any, name: str) -> None:
+    path = opened_files.keep(upload.getvalue())
     notices: list[str] = []
     try:
-        path.write_bytes(raw)
         trace = open_trace(path)
-    except (FocusError, OSError) as error:
-        path.unlink(missing_ok=True)
-        said = f"{error.message} {error.hint}" if isinstance(error, FocusError) else f"It could not be kept: {error}."
-        links.keep_notices([f"{upload.name}: {said}".strip()])
-        return
-    p = trace.provenance
-    same = {"model": p["model"], "text_name": p.get("text_name"), "text": trace.text, "variant": p["variant"]}
-    # The page says what the file holds; what the controls cannot show is no fault of it.
-    select({**same, "config": p.get("config") or {}, "adapter": p.get("adapter")}, notices)
-    open_path(str(path), "opened", name=upload.name)
+        p = trace.provenance
+        same = {"model": p["model"], "text_name": p.get("text_name"), "text": trace.text, "variant": p["variant"]}
+        # The page says what the file holds; what the controls cannot show is no fault of it.
+        select({**same, "config": p.get("config") or {}, "adapter": p.get("adapter")}, notices)
+    except BaseException:
+        opened_files.drop(path)
+        raise
+    opened_files.drop_others(path)
+    open_path(str(path), "opened", name=name)
     links.keep_notices(notices)
+
+
+def stay_open() -> None:
+    """Keep an opened file again that went when the browser lost the server for a moment; say so where it cannot be."""
+    opened = st.session_state.get("_opened")
+    if opened is None or opened["kind"] != "opened" or Path(opened["path"]).exists():
+        return
+    upload = st.session_state.get(FILE)
+    raw = upload.getvalue() if upload is not None else b""
+    if opened_files.name_of(raw) == Path(opened["path"]).name:
+        opened["path"] = str(opened_files.keep(raw))
+        return
+    selection.close_opened()
+    name = opened.get("name", "The file")
+    links.keep_notices([f"{name} was closed when the browser lost the server. Open it again to go on."])
 
 
 def open_path(path: str, kind: str, **more: Any) -> None:
@@ -113,11 +144,6 @@ def _text(request: dict[str, Any], notices: list[str]) -> None:
         notices.append("The run's text is longer than the text box takes: the page shows it, the box does not.")
     if request.get("limit") and text:
         texts.set_limit(text, int(request["limit"]), str(request["model"]))
-
-
-@cache
-def _folder() -> Path:
-    return Path(tempfile.mkdtemp(prefix="focus-lab-opened-"))
 
 
 MAX_MEGABYTES = MAX_BYTES >> 20

@@ -46,6 +46,11 @@ def load_trace(path: str, modified: float) -> Trace:
     return Trace.load(path)
 
 
+def unload(path: Path) -> None:
+    """Let go of a Trace whose file is about to go, with its memory."""
+    load_trace.clear(str(path), path.stat().st_mtime)
+
+
 def _load(path: str | Path) -> Trace:
     return load_trace(str(path), Path(path).stat().st_mtime)
 
@@ -101,11 +106,11 @@ def find(engine: Any, request: dict[str, Any]) -> Source | None:
             against = _load(recorded) if recorded and kind == "live" else None
             return Source(trace, kind, True, str(path), against, run)
     last = st.session_state.get("_last")
-    if last is None:
+    if last is None or not Path(last[0]).exists():
         first = next((path for path, p in shipped() if p.get("model") == request["model"]), None)
         first = first or next((path for path, _ in shipped()), None)
         last = (first, "recorded") if first else None
-    if last is None or not Path(last[0]).exists():
+    if last is None:
         return None
     return Source(_load(last[0]), last[1], False, last[0])
 

@@ -1,13 +1,19 @@
 """Links, runs that are opened again, Trace files, and what becomes of values that do not exist."""
 
 import io
+import os
+import subprocess
+import sys
+import weakref
 import zipfile
+from pathlib import Path
 
 import numpy as np
 import pytest
+from streamlit.testing.v1 import AppTest
 
 from app.ui import engine as engines
-from app.ui import links, reopen, selection
+from app.ui import links, opened_files, reopen, selection
 from app.ui.sidebar import is_hub_id
 from focus_core.errors import InvalidInput, TooLarge
 from focus_core.trace_files import MAX_BYTES, open_trace
@@ -137,6 +143,7 @@ def test_an_uploaded_file_sets_the_controls_or_says_what_is_wrong(monkeypatch, t
     state = {}
     monkeypatch.setattr(reopen.st, "session_state", state)
     monkeypatch.setattr(links.st, "session_state", state)
+    monkeypatch.setattr(opened_files, "_session_folder", lambda: tmp_path)
     raw = saved(tmp_path, text_name=None, adapter="gone-adapter")
     state[reopen.FILE] = Upload(raw)
     reopen.from_file()
@@ -146,6 +153,128 @@ def test_an_uploaded_file_sets_the_controls_or_says_what_is_wrong(monkeypatch, t
     state[reopen.FILE] = Upload(b"not a zip", "holiday.npz")
     reopen.from_file()
     assert state["_notices"][-1].startswith("holiday.npz: This is not a Trace file")
+
+
+@pytest.fixture
+def session(monkeypatch, tmp_path):
+    """A session's state without the app; its opened files lie in ``tmp_path / "session"``."""
+    state = {}
+    for module in (reopen, links, selection):
+        monkeypatch.setattr(module.st, "session_state", state)
+    folder = tmp_path / "session"
+    folder.mkdir()
+    monkeypatch.setattr(opened_files, "_session_folder", lambda: folder)
+    return state
+
+
+def upload(state, raw, name="mine.npz"):
+    state[reopen.FILE] = Upload(raw, name)
+    reopen.from_file()
+    return "".join(state.get("_notices", [])[-1:])
+
+
+def test_a_refused_file_is_named_as_its_user_called_it_and_does_not_stay(session, tmp_path):
+    assert upload(session, b"no zip", "a *b*\n# c.npz").startswith("a *b* # c.npz: This is not a Trace file")
+    wrong = rewritten(tmp_path, lambda a: a.update(document=np.frombuffer(b'{"format": 9}', np.uint8))).read_bytes()
+    assert upload(session, wrong) == (
+        "mine.npz: This is not a Trace file: it has Trace format 9, this version reads 1. "
+        "Use one that was saved here, or written by `python -m focus_core trace`."
+    )
+    assert "_opened" not in session
+    assert not list((tmp_path / "session").iterdir())
+
+
+@pytest.mark.parametrize(
+    "error", [TypeError("unhashable"), RecursionError(), MemoryError(), OSError(28, "No space left")]
+)
+def test_whatever_goes_wrong_in_an_upload_is_a_sentence(session, tmp_path, monkeypatch, error):
+    def fail(request, notices):
+        raise error
+
+    monkeypatch.setattr(reopen, "select", fail)
+    said = upload(session, saved(tmp_path))
+    assert said.startswith("mine.npz: It could not be")
+    assert str(tmp_path) not in said
+    assert "_opened" not in session
+    assert not list((tmp_path / "session").iterdir())
+
+
+def test_a_session_keeps_one_opened_file_and_its_memory_goes_with_it(session, tmp_path):
+    upload(session, saved(tmp_path))
+    first = Path(session["_opened"]["path"])
+    loads = []
+    for _ in range(2):
+        loads.append(selection._load(first))
+    assert loads[0] is loads[1]
+    kept = weakref.ref(loads.pop())
+    loads.clear()
+    upload(session, saved(tmp_path, seed=5))
+    second = Path(session["_opened"]["path"])
+    assert list(second.parent.iterdir()) == [second] != [first]
+    assert kept() is None
+    kept = weakref.ref(selection._load(second))
+    opened_files._ended(second.parent)
+    assert not second.parent.exists()
+    assert kept() is None
+
+
+def test_an_opened_file_comes_back_after_a_lost_connection_or_is_said_to_be_closed(session, tmp_path):
+    upload(session, saved(tmp_path))
+    path = Path(session["_opened"]["path"])
+    path.unlink()
+    reopen.stay_open()
+    assert path.exists()
+    path.unlink()
+    session[reopen.FILE] = None
+    reopen.stay_open()
+    assert "_opened" not in session
+    assert "mine.npz was closed" in session["_notices"][-1]
+
+
+def test_opened_files_go_with_their_session_and_its_server(monkeypatch, tmp_path):
+    monkeypatch.setattr(opened_files, "_folder", lambda: tmp_path)
+
+    def script():
+        import streamlit as st
+
+        from app.ui import opened_files
+
+        st.write(str(opened_files.keep(b"x")))
+
+    path = Path(AppTest.from_function(script).run().markdown[0].value)
+    assert path.read_bytes() == b"x"
+    assert path.is_relative_to(tmp_path)
+    opened_files.st.cache_resource.clear()
+    assert not list(tmp_path.iterdir())
+
+
+def test_what_servers_that_were_killed_left_is_removed(monkeypatch, tmp_path):
+    monkeypatch.setattr(opened_files.tempfile, "gettempdir", lambda: str(tmp_path))
+    host = opened_files._host()
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    names = {
+        f"{opened_files.PREFIX}{host}-{os.getpid()}-a": True,
+        f"{opened_files.PREFIX}{host}-{ended.pid}-b": False,
+        f"{opened_files.PREFIX}elsewhere-{ended.pid}-c": True,
+        f"{opened_files.PREFIX}k3j2h1": False,
+        "another-program": True,
+    }
+    for name in names:
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "t.npz").write_bytes(b"x")
+    opened_files.sweep.cache_clear()
+    opened_files.sweep()
+    assert {name: (tmp_path / name).exists() for name in names} == names
+
+
+def test_a_last_shown_file_that_is_gone_gives_way_to_what_ships(start):
+    at = start(seconds=1000)
+    at.session_state["_last"] = ("/gone/t.npz", "opened")
+    at.sidebar.selectbox(key="text").select("own").run()
+    assert not at.exception
+    assert at.session_state["_last"] == ("/gone/t.npz", "opened")
+    assert "Nothing has run here yet" not in said(at)
 
 
 def rewritten(tmp_path, change):
@@ -165,7 +294,7 @@ def rewritten(tmp_path, change):
         (lambda a: a.update(key_bits=a["key_bits"][:2]), "key_bits has the shape"),
         (lambda a: a.pop("kept_pairs"), "kept_pairs is missing"),
         (lambda a: a.update({"queries.99": a["queries.1"]}), "queries.99 belongs to no layer"),
-        (lambda a: a.update(nll=np.array(["x"] * len(a["nll"]))), "not numbers"),
+        (lambda a: a.update(nll=np.array(["x"] * len(a["nll"]))), "not real numbers"),
     ],
 )
 def test_a_wrong_file_is_one_sentence(tmp_path, change, why):
