@@ -86,7 +86,7 @@ def figure_page(figure: go.Figure, title: str, *, dark: bool = False, note: str 
         f":root{{color-scheme:{'dark' if dark else 'light'}}}"
         f"body{{background:{theme['background']};color:{theme['text']}}}"
     )
-    return document(title, div, css, note=note)
+    return document(title[:1].upper() + title[1:], div, css, note=note)
 
 
 def component_page(title: str, *, html: str, css: str, js: str, data: dict[str, Any], note: str = "") -> str:

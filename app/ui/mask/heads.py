@@ -18,10 +18,10 @@ from app.ui.view import Page
 from focus_core.trace import Trace
 
 _SHORT = {
-    "Pairs kept": "Kept",
-    "Dense attention kept": "Dense kept",
+    "Pairs kept": "Pairs, %",
+    "Dense attention kept": "Dense, %",
     "Entropy of dense attention": "Entropy",
-    "Attention on the first tokens": "On first",
+    "Attention on the first tokens": "First, %",
 }
 """Half a page holds six columns only with short headings; pointing at one gives its whole name."""
 _ORDER = {"high": "Highest first", "low": "Lowest first"}
@@ -147,10 +147,10 @@ def _similar(trace: Trace, layer: int, head: int | None) -> None:
 def _table(rows: pd.DataFrame, units: dict[str, str], *, key: str, order: list[tuple[int, int]]) -> None:
     columns = {
         name: st.column_config.NumberColumn(
-            f"{_SHORT.get(name, name)}{', ' + unit if unit else ''}",
+            _SHORT.get(name, name),
             format="%.3f" if not unit else "%.1f" if unit == "%" else "%.2f",
             width="small" if len(units) > 1 else None,
-            help=name,
+            help=f"{name}, {unit}" if unit else name,
         )
         for name, unit in units.items()
     }
