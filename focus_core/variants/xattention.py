@@ -172,7 +172,7 @@ class XAttention(Variant):
         from focus_core.kernels.block_sparse import block_sparse_attention
         from focus_core.kernels.dense import dense_attention
 
-        common = {"first_key": call.first_key, "scale": call.scale, "softcap": call.softcap}
+        common: dict[str, Any] = {"first_key": call.first_key, "scale": call.scale, "softcap": call.softcap}
         if self.dense_at(call.layer, call.query.shape[2]):
             return dense_attention(call.query, call.key, call.value, **common)
         mask = self.block_mask(call)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -89,9 +91,10 @@ def xattention_scores(
     keys = k.shape[2]
     rows, columns = mask_shape(batch, queries, keys, block_size, first_key)
     every = grids(batch, queries, keys, block_size, first_key)
-    settings = {"block": block_size, "causal": causal, "scale": scale_of(q, scale), "softcap": softcap}
+    settings: dict[str, Any] = {"block": block_size, "causal": causal, "scale": scale_of(q, scale), "softcap": softcap}
     if mode != "oracle":
         settings |= {"stride": stride, "offsets": sampled_pairs(stride, mode, seed)}
+    score: Callable[..., torch.Tensor]
     if backend == "reference":
         score = reference_scores
     else:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
 from focus_core.errors import InvalidInput
@@ -123,5 +125,5 @@ def xattention_warmed(
         mask = torch.ones(q.shape[0], 1, *sizes, dtype=torch.bool, device=q.device)
     else:
         mask = xattention_block_mask(q, k, block_size=block_size, causal=False, **settings)
-    common = {name: settings.get(name) for name in ("first_key", "scale", "softcap")}
+    common: dict[str, Any] = {name: settings.get(name) for name in ("first_key", "scale", "softcap")}
     return block_sparse_attention(q, k, v, mask, block_size=block_size, causal=False, **common)
