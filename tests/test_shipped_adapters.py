@@ -12,7 +12,10 @@ from focus_core.training.settings import TrainSettings
 from focus_core.variants import VARIANTS, make
 
 NAMES = sorted(name for name, entry in adapters().items() if not entry["user"])
-VARIANT_OF = {cls.adapter_kind: name for name, cls in VARIANTS.items() if cls.adapter_kind}
+# Several variants may take one kind of adapter; it was trained for the one whose name stands first.
+VARIANT_OF = {
+    VARIANTS[name].adapter_kind: name for name in sorted(VARIANTS, reverse=True) if VARIANTS[name].adapter_kind
+}
 
 
 def result(name: str) -> dict:

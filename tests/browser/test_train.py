@@ -31,7 +31,7 @@ def page(request, browser, address):
     page.faults, page.scheme = [], request.param
     page.on("pageerror", lambda error: page.faults.append(str(error)))
     page.goto(f"{address}/groups?groups_tab=Train&train_groups={8 if request.param == 'light' else 4}")
-    page.get_by_role("button", name=TRAIN).wait_for(timeout=60_000)
+    page.get_by_role("tab", name="Train").wait_for(timeout=60_000)
     yield page
     assert page.faults == []
     context.close()
