@@ -4,6 +4,7 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 from analysis.agreement import BASELINES
+from analysis.parts import KINDS
 from app.ui import selection
 from focus_core import assets
 from tests.app import fake
@@ -113,6 +114,7 @@ def test_the_table_and_its_figures(start):
     assert list(table["group"]) == list("ABCDEFGHIJKLMNOP")
     assert table["name from its tokens"].str.contains(": ").all()
     assert table["tokens"].sum() > 1000
+    assert set(table["purity is of"].dropna()) <= set(KINDS[:13])
     text = said(at)
     assert "times its fair share" in text
     assert "far pairs" in text

@@ -78,6 +78,7 @@ def frame(groups: list[Group]) -> pd.DataFrame:
             "tokens": [g.size for g in groups],
             "load": [g.load for g in groups],
             "purity": [None if math.isnan(g.purity) else 100 * g.purity for g in groups],
+            "purity is of": [None if g.tag is None else KINDS[g.tag] for g in groups],
             "most typical tokens": [" · ".join(f"{w} {count}" for w, count, _ in g.typical[:8]) for g in groups],
         }
     )
@@ -121,8 +122,9 @@ def _table(groups: list[Group], side: str) -> None:
                 format="%.0f %%",
                 min_value=0,
                 max_value=100,
-                help="Share of its tagged tokens that have its most frequent part of speech.",
+                help="Share of its tagged tokens that have its most frequent part of speech, named beside it.",
             ),
+            "purity is of": st.column_config.TextColumn("of", width=90),
             "most typical tokens": st.column_config.TextColumn(
                 "Most typical tokens, with their count",
                 width="large",
