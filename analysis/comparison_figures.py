@@ -218,5 +218,6 @@ def memory_bars(result: dict[str, Any]) -> go.Figure:
         )
     if not figure.data:
         return quiet(say(figure, EMPTY), height=360)
+    figure.update_xaxes(title="Length")
     figure.update_yaxes(title="Peak memory beyond the weights, MB")
     return quiet(figure, height=360, barmode="group")

@@ -67,8 +67,13 @@ def _rows(figure: go.Figure, trace: go.Trace, index: int) -> pd.DataFrame:
 
 def _title(figure: go.Figure, trace: go.Trace, axis: str) -> str:
     """Title of one of a trace's axes; panels that share an axis have its title once. ``x`` or ``y`` without any."""
-    own = figure.layout[_layout_name(trace, axis)]
-    for found in (own, figure.layout[f"{axis}axis"]):
+    name = _layout_name(trace, axis)
+    own, ident = figure.layout[name], name.replace("axis", "")
+    every = figure.select_xaxes() if axis == "x" else figure.select_yaxes()
+    shared = [
+        found for found in every if found.matches == ident or own.matches == found.plotly_name.replace("axis", "")
+    ]
+    for found in (own, figure.layout[f"{axis}axis"], *shared):
         if found is not None and found.title.text:
             return found.title.text
     return axis
