@@ -92,7 +92,7 @@ def test_a_figure_as_picture_page_and_table(page, offline, address, tmp_path):
     assert dark_of(ground) == (page.scheme == "dark")
     assert offline.get_by_text("window 128 + 4").first.is_visible()
     rows = save(page, area, "CSV", tmp_path).read_text("utf-8").splitlines()
-    assert rows[0].startswith("trace,x,y")
+    assert rows[0].startswith("series,")
     assert len(rows) > 4
 
 
@@ -133,9 +133,11 @@ def test_a_run_is_saved_and_opened_again_and_its_report_works_offline(page, offl
     download.value.save_as(report)
     offline.goto(report.as_uri())
     offline.get_by_text("What ran").wait_for()
-    offline.locator(".js-plotly-plot .heatmaplayer image").first.wait_for(timeout=20_000, state="attached")
+    offline.locator(".fg canvas").first.wait_for(timeout=20_000)
+    assert offline.locator(".fm .note").first.inner_text()
+    assert offline.locator(".fm").first.bounding_box()["y"] < 900
     offline.locator(".text span.c").nth(40).click()
-    assert "sees" in offline.locator(".say").inner_text()
+    assert "sees" in offline.locator("#strip .say").inner_text()
     page.locator("input[type=file]").set_input_files(str(trace))
     page.get_by_text("it needs no model").wait_for(timeout=20_000)
     page.get_by_text("opened", exact=True).first.wait_for()
@@ -143,3 +145,81 @@ def test_a_run_is_saved_and_opened_again_and_its_report_works_offline(page, offl
     wrong.write_bytes(b"nothing of the kind")
     page.locator("input[type=file]").set_input_files(str(wrong))
     page.get_by_text("This is not a Trace file").wait_for(timeout=20_000)
+
+
+def train(page):
+    page.get_by_role("button", name=re.compile("Train · about|^Train$")).first.click()
+
+
+def edit(page):
+    page.locator(".st-key-edit_try button").click()
+    page.locator(".st-key-edit_run button").click()
+
+
+STOPS = {
+    "": (["overview_strip"], None),
+    "groups": (["groups_map"], None),
+    "groups?groups_tab=Groups": (["groups_kinds_keys", "groups_sight"], None),
+    "groups?groups_tab=Is+it+grammar%3F": (["groups_agreement"], None),
+    "groups?groups_tab=Train": (["train_loads", "train_curves"], train),
+    "groups?groups_tab=Collapse": (["collapse_panels", "collapse_parts"], None),
+    "groups?groups_tab=Edit": (["edit_mask", "edit_next"], edit),
+    "masks": (["masks_canvas", "head_grid"], None),
+    "masks?masks_tab=By+distance": (["by_distance"], None),
+    "compare": (["compare_frontier", "compare_speed"], None),
+    "compare?compare_tab=Soft+to+hard+gate": (["gates_figure"], None),
+    "compare?compare_tab=Memory": (["compare_memory"], None),
+}
+"""Where figures are: the Save menus of each place, and what makes them appear."""
+SHOWN = """[...document.querySelectorAll("[class*='_saveable']")].filter((e) => e.checkVisibility())
+.map((e) => e.className.match(/st-key-(\\S+)_saveable/)[1])"""
+
+
+@pytest.fixture(scope="module")
+def every(tmp_path_factory):
+    cache = str(tmp_path_factory.mktemp("cache"))
+    with served(FOCUS_LAB_ENGINE="tests.app.fake_every:make", FOCUS_LAB_CACHE=cache) as url:
+        yield url
+
+
+@pytest.mark.parametrize("page", ["light"], indirect=True)
+def test_every_save_menu_gives_a_file_of_each_kind(page, offline, every, tmp_path):
+    tried = set()
+    for stop, (menus, begin) in STOPS.items():
+        page.goto(f"{every}/{stop}")
+        if begin is not None:
+            begin(page)
+        for menu in menus:
+            area = page.locator(f".st-key-{menu}_saveable")
+            area.get_by_role("button", name="Save").wait_for(timeout=60_000)
+            area.locator(".js-plotly-plot .main-svg, canvas, .text span.c").first.wait_for(timeout=20_000)
+            check_files(page, offline, area, tmp_path)
+            tried.add(menu)
+        there = page.evaluate(SHOWN)
+        assert set(there) <= tried | set(menus), stop
+
+
+def check_files(page, offline, area, folder):
+    """Save an area as each kind, and look at each file as its reader would."""
+    png = save(page, area, "PNG", folder)
+    assert png.read_bytes().startswith(b"\x89PNG")
+    assert min(size_of(offline, png)) > 100
+    svg = save(page, area, "SVG", folder)
+    offline.goto(svg.as_uri())
+    assert offline.evaluate("document.documentElement.tagName") == "svg"
+    assert "click to hold" not in svg.read_text("utf-8").lower()
+    html = save(page, area, "HTML", folder)
+    assert html.stat().st_size < 6e6
+    offline.goto(html.as_uri())
+    offline.locator(".js-plotly-plot .main-svg, canvas, .text span.c").first.wait_for(timeout=20_000)
+    assert offline.locator("footer").inner_text()
+    buttons, drawn = (offline.locator(f".js-plotly-plot {part}") for part in (".modebar", ".cartesianlayer .bg"))
+    if drawn.count():
+        bar = buttons.first.bounding_box()
+        assert bar["y"] + bar["height"] <= drawn.first.bounding_box()["y"]
+    head, *rows = save(page, area, "CSV", folder).read_text("utf-8").splitlines()
+    assert rows
+    assert not {"trace", ""} & set(head.split(",")), head
+    # A map's coordinates are x and y; the axes of a chart have names.
+    assert not (head.startswith("series,") and {"x", "y"} & set(head.split(","))), head
+    assert not any(re.match(r"(scatter|bar|heatmap) \d", row) for row in rows)
