@@ -10,6 +10,7 @@ import dataclasses
 import hashlib
 import json
 import os
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -67,6 +68,10 @@ class Adapter(nn.Module):
         _replace(folder / CONFIG_FILE, lambda path: path.write_text(text, encoding="utf-8"))
         return folder
 
+    def attached(self, model: nn.Module) -> AbstractContextManager[None]:
+        """What a retrofit holds open while this adapter is in use: nothing, unless the model's own modules change."""
+        return nullcontext()
+
     @staticmethod
     def from_pretrained(folder: str | Path, model: nn.Module | None = None, *, trainable: bool = False) -> Adapter:
         """Read an adapter of any kind; with ``model``, refuse one that was trained for another model.
@@ -100,6 +105,7 @@ class Adapter(nn.Module):
 
 def load_adapter(folder: str | Path, model: nn.Module | None = None) -> Adapter:
     """``Adapter.from_pretrained`` for inference, with every kind this package has."""
+    import focus_core.lora
     import focus_core.routing  # noqa: F401
 
     return Adapter.from_pretrained(folder, model)

@@ -18,6 +18,35 @@ _USE_DYNAMIC = "Use a DynamicCache, which generate() makes by default."
 _START_NEW = "Start a new cache inside the retrofit block."
 
 
+class Memo:
+    """What a variant computed of all cached tokens, to go on from: tensors with one entry a row in front.
+
+    It repeats what keys and values say, so it may be dropped at any time; ``take`` then gives None and the variant
+    reads them again.
+    """
+
+    def __init__(self) -> None:
+        self.tokens = 0
+        self.tensors: tuple[torch.Tensor, ...] | None = None
+
+    def take(self, tokens: int) -> tuple[torch.Tensor, ...] | None:
+        """What was kept after exactly the first ``tokens`` tokens; None when nothing was."""
+        return self.tensors if tokens and tokens == self.tokens else None
+
+    def keep(self, tensors: tuple[torch.Tensor, ...], tokens: int) -> None:
+        """Keep this for the call that follows the first ``tokens`` tokens."""
+        self.tensors, self.tokens = tensors, tokens
+
+    def drop(self) -> None:
+        """Forget."""
+        self.tensors, self.tokens = None, 0
+
+    def change_rows(self, change: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        """Do to every tensor what was done to the rows of keys and values."""
+        if self.tensors is not None:
+            self.tensors = tuple(change(tensor) for tensor in self.tensors)
+
+
 class StateLayer(DynamicLayer):
     """A ``DynamicLayer`` that keeps ``state`` (B, R, N, ...), one entry a cached token.
 
@@ -28,6 +57,8 @@ class StateLayer(DynamicLayer):
     state: torch.Tensor | None = None
     owner: tuple | None = None
     """Who wrote the state; see ``owner_of``."""
+    memo: Memo | None = None
+    """Of a variant that keeps one."""
 
     def reset(self) -> None:
         """Forget all tokens."""
@@ -35,6 +66,8 @@ class StateLayer(DynamicLayer):
         self.keys = self.values = None
         self.is_initialized = False
         self.state = None
+        if self.memo is not None:
+            self.memo.drop()
         super().reset()
 
     def crop(self, *args: Any, **kwargs: Any) -> None:
@@ -42,24 +75,32 @@ class StateLayer(DynamicLayer):
         super().crop(*args, **kwargs)
         if self.state is not None:
             self.state = self.state[:, :, : self.get_seq_length()]
+        if self.memo is not None:
+            self.memo.drop()
 
     def reorder_cache(self, beam_idx: torch.Tensor) -> None:
         """Take the rows of the beams that go on."""
         super().reorder_cache(beam_idx)
         if self.state is not None:
             self.state = self.state.index_select(0, beam_idx.to(self.state.device))
+        if self.memo is not None:
+            self.memo.change_rows(lambda x: x.index_select(0, beam_idx.to(x.device)))
 
     def batch_repeat_interleave(self, repeats: int) -> None:
         """Repeat every row."""
         super().batch_repeat_interleave(repeats)
         if self.state is not None:
             self.state = self.state.repeat_interleave(repeats, dim=0)
+        if self.memo is not None:
+            self.memo.change_rows(lambda x: x.repeat_interleave(repeats, dim=0))
 
     def batch_select_indices(self, indices: torch.Tensor) -> None:
         """Keep some rows."""
         super().batch_select_indices(indices)
         if self.state is not None:
             self.state = self.state[indices, ...]
+        if self.memo is not None:
+            self.memo.change_rows(lambda x: x[indices, ...])
 
 
 class PackedLayer(StateLayer):
@@ -180,3 +221,14 @@ def append_state(cache: Any, layer: int, state: torch.Tensor, owner: tuple) -> t
     found.owner = owner
     found.state = state if found.state is None else torch.cat([found.state, state], dim=2)
     return found.state
+
+
+def memo_of(cache: Any, layer: int, owner: tuple) -> Memo:
+    """The layer's memo, made when there is none; keys and values of the new tokens are in the cache already."""
+    found = cache.layers[layer]
+    if type(found) is DynamicLayer:
+        found.__class__ = StateLayer
+    found.owner = owner
+    if found.memo is None:
+        found.memo = Memo()
+    return found.memo

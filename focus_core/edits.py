@@ -148,7 +148,7 @@ def check(
     """
     if not edits:
         return
-    if not isinstance(variant, GroupedVariant) or not variant.served:
+    if not isinstance(variant, GroupedVariant) or not variant.served or not variant.editable:
         gate = f" with the {variant.gate} gate" if hasattr(variant, "gate") else ""
         raise Unsupported(f"{variant.name}{gate} serves no groups that could be edited.", "Use Focus's hard gate.")
     for number, edit in enumerate(edits, 1):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -17,7 +17,7 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from focus_core import compat
-from focus_core.cache import append_state, begin_packing, check_cache, check_state, owner_of
+from focus_core.cache import append_state, begin_packing, check_cache, check_state, memo_of, owner_of
 from focus_core.errors import InvalidInput, Unsupported
 from focus_core.kernels.dense import dense_attention
 from focus_core.masking import check_positions, first_key_of, padding_mask, real_positions
@@ -65,9 +65,11 @@ def retrofit(model: nn.Module, variant: Variant, adapter: Any = None, recorder: 
         )
         raise InvalidInput(f"{label} needs an adapter of kind {kind!r}; {given}.")
     active = Retrofit(model, variant, adapter, recorder, facts)
+    attached = getattr(adapter, "attached", None)
     try:
         active._enter()
-        yield active
+        with nullcontext() if attached is None else attached(model):
+            yield active
     finally:
         active._leave()
 
@@ -197,7 +199,7 @@ class Retrofit:
             "adapter": self.adapter,
         }
         if window is None:
-            fields |= self._state(layer, fields["hidden"], first_key, key, cache)
+            fields |= self._state(layer, fields["hidden"], first_key, query, key, cache)
         call = AttentionCall(**fields)
         forward = getattr(self._local, "forward", None)
         if forward is not None:
@@ -212,17 +214,23 @@ class Retrofit:
             output = dense_attention(query, key, value, **options)
         return output.transpose(1, 2).contiguous()
 
-    def _state(self, layer, hidden, first_key, key, cache) -> dict[str, Any]:
+    def _state(self, layer, hidden, first_key, query, key, cache) -> dict[str, Any]:
         """The variant's state of all keys and of the new queries; appends to the cache."""
         batch, queries, keys = hidden.shape[0], hidden.shape[1], key.shape[2]
-        positions = real_positions(first_key, batch, keys, queries, hidden.device)
-        prepared = self.variant.prepare(hidden, layer, positions, self.adapter, first_key)
-        cached = prepared.cached
+        past = keys - queries
+        first_real = None if first_key is None else (first_key - past).clamp_min(0)
+        prepared = self.variant.prepare_heads(query, key[:, :, past:], layer, self.adapter, first_real)
+        if prepared is None:
+            positions = real_positions(first_key, batch, keys, queries, hidden.device)
+            prepared = self.variant.prepare(hidden, layer, positions, self.adapter, first_key)
+        cached, memo = prepared.cached, None
         if cache is not None:
-            check_state(cache, layer, keys - queries, cached is not None)
+            check_state(cache, layer, past, cached is not None)
             if cached is not None:
                 cached = append_state(cache, layer, cached, owner_of(self.variant, self.adapter))
-        return {"cached": cached, "fresh": prepared.fresh}
+            if self.variant.keeps_memo:
+                memo = memo_of(cache, layer, owner_of(self.variant, self.adapter))
+        return {"cached": cached, "fresh": prepared.fresh, "memo": memo}
 
     def _first_key(self, mask, positions, key, query) -> torch.Tensor | None:
         forward = getattr(self._local, "forward", None)

@@ -10,6 +10,7 @@ from focus_core.errors import InvalidInput
 if TYPE_CHECKING:
     import torch
 
+    from focus_core.cache import Memo
     from focus_core.variants.base import AttentionCall, Variant
 
 PHASES = ("prefill", "decode")
@@ -105,9 +106,12 @@ def call_of(variant: Variant, inputs: Inputs, phase: str) -> AttentionCall:
         )
     else:
         positions = torch.arange(length, device=inputs.key.device).expand(batch, length)
-        prepared = variant.prepare(inputs.hidden, inputs.layer, positions, None, None)
-    query, key, fresh = inputs.query, inputs.key, prepared.fresh
+        prepared = variant.prepare_heads(inputs.query, inputs.key, inputs.layer, None, None)
+        prepared = prepared or variant.prepare(inputs.hidden, inputs.layer, positions, None, None)
+    query, key, fresh, memo = inputs.query, inputs.key, prepared.fresh, None
     if phase == "decode":
+        if variant.keeps_memo and length > 1:
+            memo = _earlier(variant, inputs)
         if variant.packs_keys:
             key = variant.pack_keys(key, inputs.layer, None)
         query = query[:, :, -1:]
@@ -121,7 +125,21 @@ def call_of(variant: Variant, inputs: Inputs, phase: str) -> AttentionCall:
         scale=dim**-0.5,
         cached=prepared.cached,
         fresh=fresh,
+        memo=memo,
     )
+
+
+def _earlier(variant: Variant, inputs: Inputs) -> Memo:
+    """What all tokens but the last leave to decode from; it stays so, however often the last is decoded."""
+    from focus_core.cache import Memo
+    from focus_core.variants.base import AttentionCall
+
+    memo = Memo()
+    query, key, value = (x[:, :, :-1] for x in (inputs.query, inputs.key, inputs.value))
+    scale = query.shape[3] ** -0.5
+    variant.attend(AttentionCall(query, key, value, inputs.hidden[:, :-1], inputs.layer, scale, memo=memo))
+    memo.keep = lambda tensors, tokens: None  # type: ignore[method-assign]
+    return memo
 
 
 def balanced_sets(shape: tuple[int, ...], groups: int, members: int, seed: int) -> torch.Tensor:

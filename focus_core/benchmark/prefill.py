@@ -74,9 +74,9 @@ class Stopwatch:
 
 
 def watched(variant: Variant, watch: Stopwatch) -> Variant:
-    """A copy of the variant whose routing (``prepare``) and attention (``attend``) are timed."""
+    """A copy of the variant whose routing (``prepare_heads``, ``prepare``) and attention (``attend``) are timed."""
     copy = dataclasses.replace(variant)
-    for method in ("prepare", "attend"):
+    for method in ("prepare_heads", "prepare", "attend"):
         # The config is frozen and its class is the registry's entry: only this instance may change.
         object.__setattr__(copy, method, watch.wrap(getattr(copy, method)))
     return copy

@@ -15,6 +15,7 @@ from focus_core.errors import InvalidInput
 if TYPE_CHECKING:
     import torch
 
+    from focus_core.cache import Memo
     from focus_core.models.facts import ModelFacts
     from focus_core.pattern import Pattern
 
@@ -91,6 +92,7 @@ class AttentionCall:
         cached: the variant's per-token state of all Nk keys (see Prepared); None when it has none.
         fresh: the variant's state of the new queries (see Prepared).
         adapter: the trained module that the variant was retrofitted with; None when it needs none.
+        memo: of a variant that ``keeps_memo``, what its earlier calls left in this layer's cache; None without a cache.
     """
 
     query: torch.Tensor
@@ -105,6 +107,7 @@ class AttentionCall:
     cached: torch.Tensor | None = None
     fresh: Any = None
     adapter: Any = None
+    memo: Memo | None = None
 
 
 @dataclass(frozen=True)
@@ -131,6 +134,8 @@ class Variant:
     """True when the variant runs without its adapter too, as another function."""
     packs_keys: ClassVar[bool] = False
     """True when a cache holds what ``pack_keys`` makes of keys, and not the keys."""
+    keeps_memo: ClassVar[bool] = False
+    """Whether decoding goes on from a summary of all earlier tokens (see ``AttentionCall.memo``)."""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -182,6 +187,21 @@ class Variant:
         ``positions`` (B, N) counts real tokens from 0; padded tokens hold negative numbers.
         """
         return Prepared()
+
+    def prepare_heads(
+        self,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        layer: int,
+        adapter: Any,
+        first_real: torch.Tensor | None,
+    ) -> Prepared | None:
+        """Derive per-token state from the new tokens' queries (B, Hq, N, D) and keys (B, Hkv, N, D), rotated already.
+
+        ``first_real`` (B,) is the first of these tokens that is not padding; None when none is padded. A variant that
+        returns something here is not asked for ``prepare``.
+        """
+        return None
 
     def pack_keys(self, key: torch.Tensor, layer: int, adapter: Any) -> torch.Tensor:
         """What a cache holds in place of new keys (B, Hkv, N, D): (B, Hkv, N, ...), each token's from its own key."""

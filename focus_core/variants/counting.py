@@ -28,3 +28,9 @@ def cost_of(shape: Shape, pairs: float, keys_read: int) -> Cost:
         bytes=float(shape.batch * moved * shape.head_dim * shape.itemsize),
         kv_bytes_per_token=2.0 * shape.kv_heads * shape.head_dim * shape.itemsize,
     )
+
+
+def chunk_pairs(tokens: int, chunk: int = 64) -> int:
+    """Pairs of one head whose query and key lie in the same chunk, the token itself included."""
+    whole, rest = divmod(tokens, chunk)
+    return whole * (chunk * (chunk + 1) // 2) + rest * (rest + 1) // 2

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import comb
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from focus_core.errors import InvalidInput
 from focus_core.variants.base import AttentionCall, Cost, Shape, Variant, option
@@ -21,6 +21,9 @@ SET_BYTES = 8
 @dataclass(frozen=True)
 class GroupedVariant(Variant):
     """Base of the variants whose ``prepare`` yields int64 sets: ``cached`` (B, R, N) of keys, ``fresh`` of queries."""
+
+    editable: ClassVar[bool] = True
+    """Whether a person may move tokens from group to group: where one router serves keys and queries alike."""
 
     groups: int = option(16, "K, the number of groups far tokens are divided into.", minimum=1, maximum=64)
     query_topk: int = option(1, "Groups a query looks into: the 4 of q4k1.", minimum=1, maximum=64)

@@ -11,12 +11,14 @@ from focus_core.adapter import Adapter
 from focus_core.models.facts import ModelFacts
 from focus_core.routing.feature_maps import FeatureMaps, FeatureMapsConfig
 from focus_core.routing.kmeans import KMeansCentroids, KMeansConfig
+from focus_core.routing.online import RoutingCentroids, RoutingConfig
 from focus_core.routing.router import Router, RouterConfig
 from focus_core.routing.temperature import FarTemperature, FarTemperatureConfig
+from focus_core.routing.thresholds import Thresholds, ThresholdsConfig
 from focus_core.variants import VARIANTS, Variant, make
 
 GROUPS = 4
-SMALL = {"window": 4, "sinks": 1, "groups": GROUPS}
+SMALL = {"window": 4, "sinks": 1, "groups": GROUPS, "block": 4, "stride": 4, "window_blocks": 2, "random_blocks": 2}
 """Set where a variant has such a field, so that most pairs of 40 tokens are far."""
 FORMS = {
     "focus": [
@@ -29,6 +31,21 @@ FORMS = {
         {"gate": "paper"},
     ],
     "random": [{}, {"query_topk": 2, "seed": 3}],
+    "xattention": [
+        {"block": 8, "stride": 4, "threshold": 0.5},
+        {"block": 8, "stride": 8, "threshold": 0.3, "mode": "diagonal", "dense_layers": 1},
+        {"block": 8, "stride": 4, "threshold": 0.5, "mode": "random"},
+        {"block": 8, "stride": 4, "threshold": 0.5, "mode": "oracle"},
+        {"block": 8, "stride": 4, "threshold": 0.3, "voters": "own"},
+    ],
+    "bigbird": [{}, {"backend": "cpu"}, {"backend": "reference"}, {"backend": "chunked", "seed": 3}],
+    "performer": [{"features": 64}],
+    "routing": [
+        {},
+        {"backend": "cpu"},
+        {"local_heads": 0.5, "query_topk": 2, "backend": "reference"},
+        {"form": "published"},
+    ],
     "sfa": [
         {"features": 4},
         {"features": 4, "select": "pairs"},
@@ -39,8 +56,18 @@ FORMS = {
     "focus_sfa": [{"features": 4}, {"features": 4, "select": "pairs", "sparse": "keys", "query_topk": 2}],
 }
 """More than one form of a variant, where forms differ in what they compute."""
-EXACT = {"sfa": {"features": 16}, "focus_sfa": {"features": 16}}
+EXACT = {
+    "xattention": {"threshold": 1.0},
+    "bigbird": {"window_blocks": 10},
+    "routing": {"local_heads": 0.0},
+    "sfa": {"features": 16},
+    "focus_sfa": {"features": 16},
+}
 """Settings under which a variant drops nothing of the pairs that it keeps, for the tiny models' heads of 16."""
+
+
+ESTIMATES = {"performer"}
+"""Variants that no setting makes exact."""
 
 
 def fields(name: str) -> set[str]:
@@ -94,17 +121,25 @@ def _feature_maps(facts: ModelFacts) -> FeatureMaps:
     return maps
 
 
+def _routing(facts: ModelFacts) -> RoutingCentroids:
+    return RoutingCentroids(RoutingConfig(facts.layers, facts.kv_heads, facts.head_dim, GROUPS))
+
+
 UNTRAINED = {
+    "routing": lambda facts, variant: _routing(facts),
     "router": lambda facts, variant: _router(facts, "paper" if variant.leaks else "directed"),
     "kmeans": lambda facts, variant: _kmeans(facts),
     "temperature": lambda facts, variant: _temperature(facts),
+    "thresholds": lambda facts, variant: Thresholds(ThresholdsConfig(facts.layers, facts.heads)),
     "sfa": lambda facts, variant: _feature_maps(facts),
 }
 
 
 def adapter_for(variant: Variant, facts: ModelFacts) -> Adapter | None:
     """A small untrained adapter; a new kind needs a line in UNTRAINED."""
-    bare = variant.name == "sfa" and (variant.select == "pairs" or variant.sparse == "keys")
-    if variant.adapter_kind is None or bare:
+    if variant.adapter_kind is None or (
+        variant.name == "xattention"
+        or (variant.name == "sfa" and (variant.select == "pairs" or variant.sparse == "keys"))
+    ):
         return None
     return UNTRAINED[variant.adapter_kind](facts, variant).requires_grad_(False)
