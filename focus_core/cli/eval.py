@@ -70,6 +70,7 @@ def table(document: dict[str, Any]) -> str:
         ("dense", f"{d['dense_ppl']:.3f}"),
         ("difference", f"{d['ppl'] - d['dense_ppl']:+.3f} ({by})"),
         ("pairs kept", f"{d['kept_pairs']:.1%} of the causal pairs, all layers"),
+        ("adapter", f"{d['adapter_parameters']:,} parameters" if d["adapter"] else "none"),
     ]
     if d["leak"] is not None:
         flips = f", {d['flips']} memberships moved by rounding" if d["flips"] else ""

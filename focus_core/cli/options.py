@@ -9,6 +9,8 @@ from typing import Any
 from focus_core.errors import InvalidInput
 from focus_core.models.catalog import DEFAULT
 
+LORA = "lora"
+"""Kind of the adapters that change the model itself, and go with every variant that needs none of its own."""
 DTYPES = ("float32", "bfloat16", "float16")
 
 
@@ -77,8 +79,12 @@ def choose_variant(args: argparse.Namespace) -> tuple[Any, Path | None]:
 
     folder = shipped_adapters().get(args.adapter, Path(args.adapter))
     document = read_config(folder)
+    if document["kind"] == LORA and kind is None and args.variant in VARIANTS:
+        # Its settings are those of the variant that it was trained through; any other keeps its own.
+        served = document["serve"] if document["config"].get("through") == args.variant else {}
+        return make(args.variant, {**served, **given}), folder
     if kind is None and args.variant in VARIANTS:
-        raise InvalidInput(f"{args.variant} takes no adapter.", "Leave out --adapter.")
+        raise InvalidInput(f"{args.variant} takes no adapter but of kind {LORA}.", "Leave out --adapter.")
     if kind is not None and document["kind"] != kind:
         raise InvalidInput(
             f"{args.variant} needs an adapter of kind {kind}, and {args.adapter} is of kind {document['kind']}."

@@ -13,14 +13,17 @@ from focus_core.cli.output import bar, pairs, stop_request
 from focus_core.errors import InvalidInput
 from focus_core.training.settings import BALANCES, FORMS, KINDS, MAPS, TrainSettings
 
-SUMMARY = "train an adapter for a frozen model: routers, or a control (one temperature a layer, k-means)"
+SUMMARY = "train an adapter for a frozen model: routers, LoRA, or a control (one temperature a layer, k-means)"
 NOVELS = "novels"
-KMEANS, FEATURE_MAPS = "kmeans", "feature_maps"
-_FITTED = (KMEANS, FEATURE_MAPS)
-_KMEANS_WINDOWS = 16
-_CHOICES = {"kind": (*KINDS, *_FITTED), "form": FORMS, "balance": BALANCES, "maps": MAPS}
-_BY_KIND = {"learning_rate": {"sfa": 1e-3}}
+KMEANS, ROUTING, FEATURE_MAPS = "kmeans", "routing", "feature_maps"
+_FITTED = (KMEANS, ROUTING, FEATURE_MAPS)
+_FIT_WINDOWS = 16
+_BY_KIND: dict[str, dict[str, Any]] = {
+    "learning_rate": {"lora": 5e-4, "sfa": 1e-3},
+    "query_topk": {"routing": 1},
+}
 """Defaults that differ from those of ``TrainSettings`` for a kind."""
+_CHOICES = {"kind": (*KINDS, *_FITTED), "form": FORMS, "balance": BALANCES, "maps": MAPS}
 _VALIDATION_SHARE = 0.1
 
 
@@ -120,23 +123,25 @@ def table(document: dict[str, Any]) -> str:
 
 
 def _fit(kind: str, loaded: Any, ids: Any, chosen: TrainSettings, out: Path, names: str, progress: Any) -> Any:
-    """What is not trained: k-means of hidden states, or feature maps, over windows spread through the text."""
+    """What is not trained: k-means of hidden states, or of heads, over windows spread through the text."""
     import torch
 
     from focus_core.routing.feature_maps import fit_feature_maps
     from focus_core.routing.kmeans import fit_kmeans
+    from focus_core.routing.online import fit_routing
 
     count = len(ids) // chosen.context
     if not count:
         raise InvalidInput(f"The text has {len(ids)} tokens and a window takes {chosen.context}.", "Use a longer text.")
-    spread = torch.linspace(0, count - 1, min(count, _KMEANS_WINDOWS)).long()
+    spread = torch.linspace(0, count - 1, min(count, _FIT_WINDOWS)).long()
     windows = ids[: count * chosen.context].view(count, chosen.context)[spread]
     served: tuple[str, ...] = ("groups", "query_topk", "key_topk", "window", "sinks")
     if kind == FEATURE_MAPS:
         adapter: Any = fit_feature_maps(loaded.model, windows, progress=progress)
         served = ("features", "select", "sparse")
     else:
-        adapter = fit_kmeans(loaded.model, windows, groups=chosen.groups, seed=chosen.seed, progress=progress)
+        fit: Any = fit_kmeans if kind == KMEANS else fit_routing
+        adapter = fit(loaded.model, windows, groups=chosen.groups, seed=chosen.seed, progress=progress)
     adapter.serve = {name: getattr(chosen, name) for name in served}
     adapter.record = {"texts": names, "windows": len(windows), "context": chosen.context, "seed": chosen.seed}
     adapter.save_pretrained(out, loaded.model)

@@ -103,6 +103,7 @@ def evaluate(
         "variant": variant.name,
         "config": variant.to_dict(),
         "adapter": key["adapter"],
+        "adapter_parameters": 0 if adapter is None else sum(p.numel() for p in adapter.parameters()),
         "served": variant.served,
         **_summary(done),
         "dense_by_definition": by_definition,
@@ -215,7 +216,7 @@ def _measure(
     counter = PairCounter()
     with torch.no_grad(), retrofit(model, variant, adapter, recorder=counter):
         nll = token_nll(model, ids).double().cpu().numpy()
-    if variant.name == "dense":
+    if variant.name == "dense" and adapter is None:
         dense = nll
     else:
         _report(None, cancel, 0.0, "")

@@ -7,9 +7,9 @@ import math
 from dataclasses import dataclass
 
 from focus_core.errors import InvalidInput
-from focus_core.variants import Variant, make
+from focus_core.variants import VARIANTS, Variant, make
 
-KINDS = ("router", "temperature", "sfa")
+KINDS = ("router", "temperature", "lora", "sfa")
 FORMS = ("directed", "shared", "paper")
 MAPS = ("balanced", "identity")
 BALANCES = ("bias", "sinkhorn", "loss", "none")
@@ -20,12 +20,15 @@ class TrainSettings:
     """A whole run. Defaults are the recipe of the shipped directed router at 4,096 tokens on a GPU.
 
     Attributes:
-        kind: ``router``, ``temperature`` (control: one far-temperature a layer), or ``sfa`` (maps of queries and keys
-            before their features are chosen).
+        kind: ``router``, ``temperature`` (control: one far-temperature a layer), or ``lora`` (low-rank updates of the
+            attention's projections), or ``sfa`` (maps of queries and keys before their features are chosen).
         form: of the router: ``directed``, ``shared`` or ``paper``.
         groups, dim: K and d_g.
         router_per_kv_head: one router a KV head instead of one a layer.
         query_topk, key_topk, window, sinks: the mask that is trained for and served.
+        through: of ``lora``: the variant that is trained through and served, with settings if any, for example
+            ``performer features=128``; its window and sinks are those above unless named here.
+        rank, alpha, targets: of ``lora``: r, the scale ``alpha / r`` of an update, and the projections (``qkvo``).
         features, select, sparse: of ``sfa``, the codes that are trained for and served; ``select=first`` trains the
             short-embedding baseline.
         maps: where the maps of ``sfa`` start: ``balanced`` (fitted, see ``fit_feature_maps``) or ``identity``.
@@ -52,6 +55,10 @@ class TrainSettings:
     key_topk: int = 1
     window: int = 128
     sinks: int = 4
+    through: str = "dense"
+    rank: int = 8
+    alpha: float = 16.0
+    targets: str = "qv"
     features: int = 16
     select: str = "features"
     sparse: str = "both"
@@ -85,7 +92,7 @@ class TrainSettings:
                 )
         positive = (
             "groups dim query_topk key_topk window steps context batch accumulate validate_every validation_windows "
-            "checkpoint_every learning_rate clip temperature_start temperature_end"
+            "checkpoint_every learning_rate clip temperature_start temperature_end rank alpha"
         )
         for name in positive.split():
             if not getattr(self, name) > 0:
@@ -112,6 +119,8 @@ class TrainSettings:
                 f"Nothing is far in {self.context} tokens when window and sinks keep {self.window + self.sinks}.",
                 f"Use a context over {self.window + self.sinks}, or a smaller window.",
             )
+        if not self.through.split():
+            raise InvalidInput("Training setting through is empty.", "Name a variant, for example dense.")
         for step in (None, 0, self.steps - 1):
             self.variant_at(step)
 
@@ -123,12 +132,28 @@ class TrainSettings:
         """The variant of a training step, or the served one when ``step`` is None."""
         if self.kind == "temperature":
             return make("temperature", {"window": self.window, "sinks": self.sinks})
+        if self.kind == "lora":
+            return self._through()
         if self.kind == "sfa":
             return make("sfa", {name: getattr(self, name) for name in ("features", "select", "sparse")})
         mask = {name: getattr(self, name) for name in ("groups", "query_topk", "key_topk", "window", "sinks")}
         if step is None:
             return make("focus", mask)
         return make("focus", {**mask, "gate": self.gate_at(step), "temperature": self.temperature_at(step)})
+
+    def _through(self) -> Variant:
+        name, *given = self.through.split()
+        if name not in VARIANTS:
+            raise InvalidInput(f"There is no variant {name!r} to train through.", f"It can be {', '.join(VARIANTS)}.")
+        if wrong := [item for item in given if "=" not in item]:
+            raise InvalidInput(f"{wrong[0]!r} is no setting of {name}.", "Write FIELD=VALUE.")
+        if VARIANTS[name].adapter_kind:
+            raise InvalidInput(
+                f"{name} has an adapter of its own, and a model carries one.", "Train LoRA through another variant."
+            )
+        fields = {field.name for field in dataclasses.fields(VARIANTS[name])}
+        near = {key: getattr(self, key) for key in ("window", "sinks") if key in fields}
+        return make(name, near | dict(item.split("=", 1) for item in given))
 
     @property
     def penalty_weight(self) -> float:

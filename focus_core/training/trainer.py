@@ -51,8 +51,20 @@ class RoutedModel(nn.Module):
         return loss, torch.zeros_like(loss) if penalty is None else penalty
 
 
-def new_adapter(facts: Any, settings: TrainSettings) -> Adapter:
-    """An untrained adapter of the settings' kind for a model with these facts."""
+def new_adapter(facts: Any, settings: TrainSettings, model: nn.Module | None = None) -> Adapter:
+    """An untrained adapter of the settings' kind for a model with these facts; LoRA looks at the model itself."""
+    if settings.kind == "lora":
+        from focus_core.lora import new_lora
+
+        assert model is not None, "LoRA updates modules of a model"
+        return new_lora(
+            model,
+            rank=settings.rank,
+            alpha=settings.alpha,
+            targets=settings.targets,
+            through=settings.variant_at(None).name,
+            seed=settings.seed,
+        )
     if settings.kind == "sfa":
         return FeatureMaps(FeatureMapsConfig(facts.layers, facts.heads, facts.kv_heads, facts.head_dim))
     if settings.kind == "temperature":
@@ -107,7 +119,7 @@ def train(
     out = Path(out)
     _check_lengths(training_ids, validation_ids, settings)
     accelerator = Accelerator(cpu=loaded.model.device.type == "cpu")
-    adapter = new_adapter(loaded.facts, settings).to(loaded.model.device)
+    adapter = new_adapter(loaded.facts, settings, loaded.model).to(loaded.model.device)
     optimizer = torch.optim.AdamW(adapter.parameters(), lr=settings.learning_rate, weight_decay=0.0)
     state = _new_state(loaded.model, training_ids, validation_ids, settings)
     if (found := read_state(out)) is not None:
@@ -307,9 +319,14 @@ def _keep(out: Path, adapter: Adapter, loaded: Any, settings: TrainSettings, sta
     from focus_core.evaluation.environment import environment
 
     served = settings.variant_at(None).to_dict()
-    adapter.serve = {name: value for name, value in served.items() if name in settings.to_dict()}
+    if settings.kind == "lora":
+        adapter.serve = served
+    else:
+        adapter.serve = {name: value for name, value in served.items() if name in settings.to_dict()}
     adapter.record = {
         "settings": settings.to_dict(),
+        "trained_parameters": sum(p.numel() for p in adapter.parameters()),
+        "tokens": state["step"] * settings.batch * settings.accumulate * settings.context,
         "texts": texts,
         "step": state["step"],
         "seconds": round(state["seconds"], 1),

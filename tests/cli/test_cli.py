@@ -164,6 +164,49 @@ def test_kmeans_is_fitted_and_served(command, tmp_path, tiny_folder, text_file):
     assert found["leak"] < 1e-4
 
 
+def test_routing_is_fitted_and_served(command, tmp_path, tiny_folder, text_file):
+    arguments = ["--model", tiny_folder, "--text", text_file]
+    code, found = command("train", *arguments, *TRAIN, "--kind", "routing", "--out", tmp_path / "r")
+    assert code == 0
+    assert found["kind"] == "routing"
+    given = ["--variant", "routing", "--adapter", tmp_path / "r", "--context", 48, "--windows", 2]
+    code, found = command("eval", *arguments, *given)
+    assert code == 0
+    assert found["served"]
+    assert 0 < found["kept_pairs"] < 1
+    assert found["leak"] < 1e-4
+    code, found = command("eval", *arguments, *given, "--set", "form=published")
+    assert code == 0
+    assert not found["served"]
+    assert found["leak"] > 1e-2
+
+
+def test_lora_is_trained_and_goes_with_dense_and_what_it_was_trained_through(
+    command, refused, tmp_path, tiny_folder, text_file
+):
+    arguments, out = ["--model", tiny_folder, "--text", text_file], tmp_path / "lora"
+    lora = ["--kind", "lora", "--rank", 2, "--through", "window window=5", "--validate-every", 3, "--out", out]
+    code, found = command("train", *arguments, *TRAIN, *lora)
+    assert code == 0
+    assert found["kind"] == "lora"
+    assert found["record"]["settings"]["learning_rate"] == 5e-4
+    parameters = found["record"]["trained_parameters"]
+    assert parameters == 2 * 2 * (144 + 144 + 144 + 48)
+    given = ["--adapter", out, "--context", 48, "--windows", 2]
+    code, found = command("eval", *arguments, *given, "--variant", "dense")
+    assert code == 0
+    assert found["ppl"] != found["dense_ppl"]
+    assert found["adapter_parameters"] == parameters
+    assert found["leak"] < 1e-4
+    assert max(found["parity"]["chunked"], found["parity"]["decode"]) < 1e-4
+    code, found = command("eval", *arguments, *given, "--variant", "window")
+    assert (code, found["config"]) == (0, {"window": 5, "sinks": 1})
+    code, found = command("eval", *arguments, *given, "--variant", "longformer", "--no-probes")
+    assert (code, found["config"]["window"]) == (0, 256)
+    said = refused("eval", *arguments, *given, "--variant", "kmeans")
+    assert "needs an adapter of kind kmeans" in said
+
+
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [

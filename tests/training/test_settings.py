@@ -38,6 +38,10 @@ def test_what_must_be_positive(name, value):
         ({"sinks": -1}, "focus.sinks is -1"),
         ({"temperature_start": 11.0}, "focus.temperature is 11.0"),
         ({"temperature_end": 1e-9}, "focus.temperature is"),
+        ({"kind": "lora", "through": "loose"}, "no variant 'loose' to train through"),
+        ({"kind": "lora", "through": "  "}, "through is empty"),
+        ({"kind": "lora", "through": "window wide"}, "'wide' is no setting of window"),
+        ({"kind": "lora", "through": "kmeans"}, "kmeans has an adapter of its own"),
     ],
 )
 def test_what_could_not_train_is_refused(wrong, says):
@@ -52,6 +56,7 @@ def test_the_defaults_and_every_form_are_accepted():
     for form in ("shared", "paper"):
         settings(form=form, query_topk=2, key_topk=2)
     settings(kind="temperature")
+    settings(kind="lora", through="bigbird block=8 seed=1", context=8, window=8)
     settings(temperature_start=10.0, temperature_end=1e-4, steps=1)
     settings(temperature_start=0.3, temperature_end=1e-4, steps=997)
 

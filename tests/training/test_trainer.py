@@ -21,6 +21,8 @@ KINDS = {
     "shared": {"form": "shared", "query_topk": 1, "router_per_kv_head": False},
     "paper": {"form": "paper", "query_topk": 2, "key_topk": 2, "balance": "none"},
     "temperature": {"kind": "temperature"},
+    "lora": {"kind": "lora", "rank": 2, "learning_rate": 0.01},
+    "sfa": {"kind": "sfa", "features": 4},
 }
 
 
@@ -51,16 +53,16 @@ def test_a_run_learns_and_leaves_the_base_alone(kind, tmp_path):
     assert all(p.grad is None and not p.requires_grad for p in base.model.parameters())
     assert [m["step"] for m in seen] == list(range(1, 13))
     assert seen[-1]["loss"] < seen[0]["loss"] - 1e-4
-    fresh = trainer.new_adapter(base.facts, settings(**KINDS[kind])).state_dict()
+    fresh = trainer.new_adapter(base.facts, settings(**KINDS[kind]), base.model).state_dict()
     trained = {k.removeprefix("weight."): v for k, v in state(tmp_path).items() if k.startswith("weight.")}
     for name, tensor in trained.items():
         assert torch.equal(tensor, fresh[name]) == (name == "bias" and KINDS[kind].get("balance") == "none"), name
     assert not adapter.training
     assert [("served_ppl" in m) for m in seen] == [(s % 4 == 0) for s in range(1, 13)]
-    assert ("gate" in seen[0]) == (kind != "temperature")
+    assert ("gate" in seen[0]) == (KINDS[kind].get("kind", "router") == "router")
 
 
-@pytest.mark.parametrize("kind", ["directed", "sinkhorn", "temperature"])
+@pytest.mark.parametrize("kind", ["directed", "sinkhorn", "temperature", "lora"])
 def test_a_run_that_was_stopped_ends_like_one_that_was_not(kind, tmp_path):
     straight = run(tmp_path / "straight", **KINDS[kind])
     seen: list[dict] = []
@@ -255,3 +257,18 @@ def test_progress_is_told_and_no_file_is_a_pickle(tmp_path):
     assert seen[1][1].startswith("Step 2 of 2, loss ")
     names = {p.name for p in tmp_path.iterdir()}
     assert names == {"focus_config.json", "focus_adapter.safetensors", "checkpoint.safetensors", trainer.RECORD_FILE}
+
+
+def test_lora_is_trained_through_the_variant_that_it_serves(tmp_path):
+    seen: list[dict] = []
+    changes = KINDS["lora"] | {"through": "performer features=16 seed=2"}
+    adapter = run(tmp_path, on_step=seen.append, **changes)
+    assert adapter.config.through == "performer"
+    assert adapter.serve == {"features": 16, "seed": 2}
+    assert adapter.record["trained_parameters"] == sum(p.numel() for p in adapter.parameters())
+    assert adapter.record["tokens"] == adapter.record["step"] * 2 * 48
+    other = run(tmp_path / "dense", on_step=seen.append, **KINDS["lora"])
+    assert seen[0]["loss"] != seen[8]["loss"]
+    assert other.config.through == "dense"
+    near = settings(**KINDS["lora"], through="longformer sinks=3").variant_at(None).to_dict()
+    assert near == {"window": 4, "sinks": 3}
