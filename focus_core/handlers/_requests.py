@@ -80,7 +80,7 @@ def adapter_folder(name: str | None) -> Path | None:
         raise InvalidInput(f"The adapter {name!r} is not on this server's list.", f"It can be {', '.join(shipped)}.")
     folder = Path(shipped[name]["path"]) if name in shipped else user_path(name)
     if not (folder / "focus_config.json").is_file():
-        known = f"Shipped: {', '.join(shipped)}; or give a folder." if shipped else "Give the folder of one."
+        known = f"There are {', '.join(shipped)}; or give a folder." if shipped else "Give the folder of one."
         raise InvalidInput(f"There is no adapter {name!r}.", known)
     return folder
 
