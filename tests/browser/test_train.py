@@ -80,5 +80,5 @@ def test_the_collapse_is_drawn_and_replayed(page):
     assert panels.locator(".subplot").count() == 5
     page.get_by_role("slider", name="Replay: up to step").press("Home")
     page.get_by_text("No collapse with the model frozen").wait_for(timeout=20_000)
-    page.get_by_role("button", name="All weights move").click()
+    page.get_by_text("All weights move", exact=True).click()
     page.get_by_text(re.compile("with all weights moving")).first.wait_for(timeout=20_000)
