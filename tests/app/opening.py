@@ -10,28 +10,44 @@ from app.ui import selection
 from focus_core import assets
 from tests.app import fake
 
-MAIN = str(Path(__file__).resolve().parents[2] / "app" / "main.py")
+ROOT = Path(__file__).resolve().parents[2]
+MAIN = str(ROOT / "app" / "main.py")
+START = "import sys; sys.path.insert(0, {root!r})\nfrom app.main import main\nmain({view!r})"
 
 
 @contextmanager
-def app(monkeypatch) -> Iterator:
-    """A function that opens the app in a session of its own; the engine stays between sessions."""
+def app(monkeypatch, view: str = "overview", *, anew: bool = False) -> Iterator:
+    """A function that opens the app in a session of its own, query parameters by name.
+
+    Args:
+        monkeypatch: pytest's.
+        view: the page that opens.
+        anew: whether every opening has an engine of its own; else it stays between sessions.
+    """
     import streamlit as st
+
+    def forget() -> None:
+        st.cache_resource.clear()
+        st.cache_data.clear()
 
     monkeypatch.setenv("FOCUS_LAB_ENGINE", "tests.app.fake:make")
     monkeypatch.setattr(selection, "traces_folder", selection.traces_folder)
     monkeypatch.setattr(assets, "adapters", fake.shipped)
-    st.cache_resource.clear()
+    forget()
 
-    def open_app(seconds: float = 0.0, **query: str) -> AppTest:
+    def open_app(seconds: float = 0.0, tokens: int | None = None, **query: str) -> AppTest:
         monkeypatch.setenv(fake.SECONDS, str(seconds))
-        at = AppTest.from_file(MAIN, default_timeout=60)
+        if tokens:
+            monkeypatch.setenv(fake.TOKENS, str(tokens))
+        if anew:
+            forget()
+        at = AppTest.from_string(START.format(root=str(ROOT), view=view), default_timeout=60)
         for name, value in query.items():
             at.query_params[name] = value
         return at.run()
 
     yield open_app
-    st.cache_resource.clear()
+    forget()
 
 
 def engine():
@@ -43,5 +59,6 @@ def engine():
 
 def said(at: AppTest) -> str:
     """All sentences of the page."""
-    found = [*at.title, *at.markdown, *at.caption, *at.error, *at.info, *at.warning]
+    assert not at.exception
+    found = [*at.title, *at.markdown, *at.caption, *at.error, *at.info, *at.warning, *at.success]
     return "\n".join(part.value for part in found).replace("\\", "")

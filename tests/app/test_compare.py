@@ -9,6 +9,7 @@ from app.ui import selection
 from focus_core import assets
 from focus_core.errors import InvalidInput
 from tests.app import fake_compare
+from tests.app.opening import engine, said
 from tests.comparisons import comparison, dense, row
 
 
@@ -41,17 +42,6 @@ def start(monkeypatch, tmp_path):
     yield open_page
     st.cache_resource.clear()
     st.cache_data.clear()
-
-
-def engine():
-    from app.ui.engine import get_engine
-
-    return get_engine()
-
-
-def said(at: AppTest) -> str:
-    parts = [*at.markdown, *at.caption, *at.error, *at.info, *at.warning]
-    return "\n".join(p.value for p in parts).replace("\\", "")
 
 
 def figure(at: AppTest, key: str) -> dict:

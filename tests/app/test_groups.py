@@ -1,49 +1,14 @@
 from pathlib import Path
 
-import pytest
 from streamlit.testing.v1 import AppTest
 
 from analysis.agreement import BASELINES
 from analysis.parts import KINDS
-from app.ui import selection
 from focus_core import assets
 from tests.app import fake
+from tests.app.opening import engine, said
 
-MAIN = str(Path(__file__).resolve().parents[2] / "app" / "main.py")
-START = f"import sys; sys.path.insert(0, {str(Path(MAIN).parents[1])!r})\nfrom app.main import main\nmain('groups')"
-
-
-@pytest.fixture
-def start(monkeypatch):
-    """Open the page with the fake engine; query parameters by name."""
-    import streamlit as st
-
-    monkeypatch.setenv("FOCUS_LAB_ENGINE", "tests.app.fake:make")
-    monkeypatch.setattr(selection, "traces_folder", selection.traces_folder)
-    monkeypatch.setattr(assets, "adapters", fake.shipped)
-
-    def open_page(seconds: float = 0.0, **query: str) -> AppTest:
-        monkeypatch.setenv(fake.SECONDS, str(seconds))
-        st.cache_resource.clear()
-        at = AppTest.from_string(START, default_timeout=60)
-        for name, value in query.items():
-            at.query_params[name] = value
-        return at.run()
-
-    yield open_page
-    st.cache_resource.clear()
-
-
-def engine():
-    from app.ui.engine import get_engine
-
-    return get_engine()
-
-
-def said(at: AppTest) -> str:
-    assert not at.exception
-    found = [*at.title, *at.markdown, *at.caption, *at.error, *at.info, *at.warning]
-    return "\n".join(part.value for part in found).replace("\\", "")
+VIEW = "groups"
 
 
 def keys(at: AppTest) -> list[str]:

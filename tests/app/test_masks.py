@@ -7,62 +7,17 @@ import numpy as np
 import pytest
 from streamlit.testing.v1 import AppTest
 
-from app.ui import selection
 from app.ui.mask.data import mask_data, terms_of
 from app.ui.mask.heads import table
 from app.ui.mask.state import numbers
-from focus_core import assets
 from focus_core.errors import Unsupported
 from focus_core.pattern import GroupPattern
 from tests.app import fake
+from tests.app.opening import engine, said
 from tests.app.synthetic import make_trace
 
+VIEW = "masks"
 TEXT = "The quick brown fox jumps over the lazy dog, and then it sleeps. " * 8
-
-
-def page():
-    from app.ui import sidebar
-    from app.ui.guard import guarded
-    from app.views.masks import VIEW
-
-    guarded(lambda: VIEW.render(sidebar.select(VIEW)))
-
-
-@pytest.fixture
-def start(monkeypatch):
-    """Open the page with the fake engine; query parameters by name."""
-    import streamlit as st
-
-    monkeypatch.setenv("FOCUS_LAB_ENGINE", "tests.app.fake:make")
-    monkeypatch.setattr(selection, "traces_folder", selection.traces_folder)
-    monkeypatch.setattr(assets, "adapters", fake.shipped)
-
-    def open_page(seconds: float = 0.0, tokens: int | None = None, **query: str) -> AppTest:
-        monkeypatch.setenv(fake.SECONDS, str(seconds))
-        if tokens:
-            monkeypatch.setenv(fake.TOKENS, str(tokens))
-        st.cache_resource.clear()
-        st.cache_data.clear()
-        at = AppTest.from_function(page, default_timeout=60)
-        for name, value in query.items():
-            at.query_params[name] = value
-        at.run()
-        return at.run()
-
-    yield open_page
-    st.cache_resource.clear()
-    st.cache_data.clear()
-
-
-def engine():
-    from app.ui.engine import get_engine
-
-    return get_engine()
-
-
-def said(at: AppTest) -> str:
-    parts = [*at.title, *at.markdown, *at.caption, *at.error, *at.info, *at.warning]
-    return "\n".join(p.value for p in parts).replace("\\", "")
 
 
 def component(at: AppTest, name: str) -> dict:

@@ -10,6 +10,7 @@ from analysis import training as words
 from app.ui import selection
 from focus_core import assets
 from tests.app import fake, fake_train
+from tests.app.opening import engine, said
 
 
 def page():
@@ -41,17 +42,6 @@ def start(monkeypatch, tmp_path):
 
     yield open_tab
     st.cache_resource.clear()
-
-
-def engine():
-    from app.ui.engine import get_engine
-
-    return get_engine()
-
-
-def said(at: AppTest) -> str:
-    found = [*at.markdown, *at.caption, *at.error, *at.info, *at.warning, *at.success]
-    return "\n".join(part.value for part in found).replace("\\", "")
 
 
 def train(at: AppTest) -> AppTest:
