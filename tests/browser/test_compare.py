@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from tests.browser.serving import chromium, served
+from tests.browser.serving import served
 
 pytestmark = pytest.mark.browser
 
@@ -17,23 +17,12 @@ def address():
         yield url
 
 
-@pytest.fixture(scope="module")
-def browser():
-    with chromium() as found:
-        yield found
-
-
 @pytest.fixture(params=["light", "dark"])
-def page(request, browser, address):
-    context = browser.new_context(viewport={"width": 1400, "height": 1000}, color_scheme=request.param)
-    page = context.new_page()
-    page.faults = []
-    page.on("pageerror", lambda error: page.faults.append(str(error)))
+def page(request, new_page, address):
+    page = new_page(request.param)
     page.goto(f"{address}/compare")
     page.get_by_role("heading", name=QUESTION).wait_for(timeout=60_000)
-    yield page
-    assert page.faults == []
-    context.close()
+    return page
 
 
 def run_button(page):

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from tests.browser.serving import chromium, served
+from tests.browser.serving import served
 
 pytestmark = pytest.mark.browser
 
@@ -15,38 +15,18 @@ def address():
         yield url
 
 
-@pytest.fixture(scope="module")
-def browser():
-    with chromium() as found:
-        yield found
-
-
 @pytest.fixture(params=["light", "dark"])
-def page(request, browser):
-    context = browser.new_context(
-        viewport={"width": 1400, "height": 1000}, color_scheme=request.param, accept_downloads=True
-    )
-    page = context.new_page()
-    page.scheme = request.param
-    page.faults = []
-    page.on("pageerror", lambda error: page.faults.append(str(error)))
-    yield page
-    assert page.faults == []
-    context.close()
+def page(request, new_page):
+    return new_page(request.param, accept_downloads=True)
 
 
 @pytest.fixture
-def offline(browser, page):
-    """A page without a network, in the same theme; it notes what it tried to load and what went wrong."""
-    context = browser.new_context(offline=True, color_scheme=page.scheme, viewport={"width": 1200, "height": 900})
-    other = context.new_page()
-    other.tried, other.faults = [], []
-    other.on("request", lambda r: other.tried.append(r.url) if not r.url.startswith(("file:", "data:", "blob:")) else 0)
-    other.on("pageerror", lambda error: other.faults.append(str(error)))
+def offline(new_page, page):
+    """A page without a network, in the same theme; it notes what it tried to load."""
+    other, tried = new_page(page.scheme, 1200, 900, offline=True), []
+    other.on("request", lambda r: tried.append(r.url) if not r.url.startswith(("file:", "data:", "blob:")) else 0)
     yield other
-    assert other.tried == []
-    assert other.faults == []
-    context.close()
+    assert tried == []
 
 
 def save(page, area, kind, folder):

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.browser.serving import chromium, served
+from tests.browser.serving import served
 
 pytestmark = pytest.mark.browser
 
@@ -19,29 +19,20 @@ ALONE = """() => { const m = fm.map; for (let t = 20; t < m.n; t++) { const [x, 
 
 
 @pytest.fixture(scope="module")
-def browser():
-    with chromium() as opened:
-        yield opened
-
-
-@pytest.fixture(scope="module")
 def app():
     with served(FAKE_SECONDS="0.5") as url:
         yield url
 
 
 @pytest.fixture
-def visit(browser):
+def visit(new_page):
     """Open an address and wait for the map; page.wire holds (direction, bytes) of what goes over the wire."""
-    pages = []
 
     def open_page(url: str, scheme: str = "light"):
-        page = browser.new_page(viewport={"width": 1280, "height": 900}, color_scheme=scheme)
-        page.problems, page.wire = [], []
-        page.on("pageerror", lambda error: page.problems.append(str(error)))
+        page = new_page(scheme, 1280, 900)
+        page.wire = []
         page.on("websocket", lambda socket: socket.on("framesent", lambda f: page.wire.append(("sent", len(f)))))
         page.on("websocket", lambda socket: socket.on("framereceived", lambda f: page.wire.append(("got", len(f)))))
-        pages.append(page)
         page.goto(url)
         page.wait_for_selector(".fm canvas", timeout=90_000)
         page.get_by_text("live", exact=True).first.wait_for(timeout=60_000)
@@ -49,9 +40,7 @@ def visit(browser):
         assert page.evaluate(EXPOSE)
         return page
 
-    yield open_page
-    for page in pages:
-        page.close()
+    return open_page
 
 
 def picked(page) -> list:
@@ -85,7 +74,6 @@ def test_hover_reads_the_token_and_a_click_selects_it_for_the_whole_page(visit, 
     page.keyboard.press("Escape")
     page.get_by_text(f"(token {token + 1:,}) is in").wait_for(state="detached")
     assert picked(page) == [None, None]
-    assert not page.problems
 
 
 def test_colours_sides_and_zoom_ask_the_server_for_nothing(visit, app):
@@ -108,7 +96,6 @@ def test_colours_sides_and_zoom_ask_the_server_for_nothing(visit, app):
     assert page.wire == []
     assert "colour=frequency" in page.url
     assert page.evaluate("() => fm.dataset.built") == "1"
-    assert not page.problems
 
 
 def test_a_link_opens_with_its_colour_group_and_token(visit, app):

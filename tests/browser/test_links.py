@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from tests.browser.serving import chromium, served
+from tests.browser.serving import served
 
 pytestmark = pytest.mark.browser
 
@@ -18,21 +18,9 @@ def address():
         yield url
 
 
-@pytest.fixture(scope="module")
-def browser():
-    with chromium() as found:
-        yield found
-
-
 @pytest.fixture(params=["light", "dark"])
-def page(request, browser):
-    context = browser.new_context(viewport={"width": 1400, "height": 1000}, color_scheme=request.param)
-    page = context.new_page()
-    page.faults = []
-    page.on("pageerror", lambda error: page.faults.append(str(error)))
-    yield page
-    assert page.faults == []
-    context.close()
+def page(request, new_page):
+    return new_page(request.param)
 
 
 def visit(page, url):

@@ -13,7 +13,6 @@ from app.ui.mask import HERE
 from app.ui.mask.data import blocks_term, terms_of
 from focus_core.pattern import GroupPattern
 from tests.app.synthetic import make_trace
-from tests.browser.serving import chromium
 
 pytestmark = pytest.mark.browser
 
@@ -73,12 +72,11 @@ def named_cases() -> list[Case]:
 
 
 @pytest.fixture(scope="module")
-def page():
-    with chromium() as browser:
-        opened = browser.new_page()
-        opened.add_script_tag(content=(HERE / "cells.js").read_text("utf-8"))
-        yield opened
-        opened.close()
+def page(browser):
+    opened = browser.new_page()
+    opened.add_script_tag(content=(HERE / "cells.js").read_text("utf-8"))
+    yield opened
+    opened.close()
 
 
 def cells(page, mask, i0, i1, j0, j1) -> np.ndarray:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from tests.app.synthetic import make_trace
-from tests.browser.serving import chromium, served
+from tests.browser.serving import served
 
 pytestmark = pytest.mark.browser
 
@@ -19,39 +19,24 @@ ATTACK = "<script>window.hacked = 1</script> <img src=x onerror=\"window.hacked 
 
 
 @pytest.fixture(scope="module")
-def browser():
-    with chromium() as opened:
-        yield opened
-
-
-@pytest.fixture(scope="module")
 def app():
     with served(FAKE_SECONDS="0.3") as url:
         yield url
 
 
 @pytest.fixture
-def visit(browser):
-    """Open an address of the page and wait for the mask; fails on script errors and failed requests."""
-    pages = []
+def visit(new_page):
+    """Open an address of the page and wait for the mask."""
 
     def open_page(url: str, scheme: str = "light", kind: str = "live"):
-        page = browser.new_page(viewport={"width": 1280, "height": 900}, color_scheme=scheme)
-        page.problems = []
-        page.on("pageerror", lambda error: page.problems.append(str(error)))
-        page.on("requestfailed", lambda request: page.problems.append(request.url))
-        pages.append(page)
+        page = new_page(scheme, 1280, 900, requests=True)
         page.goto(url)
         ready(page)
         if kind:
             page.get_by_text(kind, exact=True).first.wait_for(timeout=60_000)
         return page
 
-    yield open_page
-    for page in pages:
-        problems = page.problems
-        page.close()
-        assert not problems
+    return open_page
 
 
 def ready(page):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tests.app.synthetic import make_trace
-from tests.browser.serving import chromium, served
+from tests.browser.serving import served
 
 pytestmark = pytest.mark.browser
 
@@ -18,36 +18,23 @@ ATTACK = "<script>window.hacked = 1</script> <img src=x onerror=\"window.hacked 
 
 
 @pytest.fixture(scope="module")
-def browser():
-    with chromium() as opened:
-        yield opened
-
-
-@pytest.fixture(scope="module")
 def app():
     with served(FAKE_SECONDS="0.5") as url:
         yield url
 
 
 @pytest.fixture
-def visit(browser):
-    """Open an address and wait for the strip; fails on script errors and on anything asked of another host."""
-    pages = []
+def visit(new_page):
+    """Open an address and wait for the strip."""
 
     def open_page(url: str, scheme: str = "light"):
-        page = browser.new_page(viewport={"width": 1280, "height": 800}, color_scheme=scheme)
-        page.problems = []
-        page.on("pageerror", lambda error: page.problems.append(str(error)))
-        page.on("requestfailed", lambda request: page.problems.append(request.url))
-        pages.append(page)
+        page = new_page(scheme, 1280, 800, requests=True)
         page.goto(url)
         page.wait_for_selector(".fl .text span.c", timeout=90_000)
         assert page.evaluate(EXPOSE)
         return page
 
-    yield open_page
-    for page in pages:
-        page.close()
+    return open_page
 
 
 def settle(page, kind: str = "live"):
@@ -119,7 +106,6 @@ def test_hover_click_second_click_and_escape(visit, app):
     page.get_by_text("Where its dense attention went").wait_for(state="detached")
     assert not held(page)
     assert page.locator(".fl .text").evaluate("(e) => e.scrollTop") == scroll
-    assert not page.problems
 
 
 def test_arrow_keys_move_and_enter_holds(visit, app):
