@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from typing import Any
 
 import streamlit as st
 from streamlit.runtime.scriptrunner import RerunException, StopException
@@ -31,6 +32,15 @@ def guarded(draw: Callable[[], None]) -> None:
         log.exception("a page failed")
         show_error(f"This page met a problem it did not expect ({type(error).__name__}).", "Nothing you made is lost.")
         _way_out()
+
+
+def fragment(draw: Callable[..., None], *arguments: Any, run_every: float | None = None) -> None:
+    """Draw a part that reruns alone, on its own controls or every ``run_every`` seconds; guarded like a page."""
+    st.fragment(_part, run_every=run_every)(draw, *arguments)
+
+
+def _part(draw: Callable[..., None], *arguments: Any) -> None:
+    guarded(lambda: draw(*arguments))
 
 
 def _way_out() -> None:

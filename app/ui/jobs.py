@@ -6,7 +6,7 @@ from typing import Any
 
 import streamlit as st
 
-from app.ui.guard import guarded, show_error
+from app.ui.guard import fragment, show_error
 
 POLL_SECONDS = 0.5
 
@@ -31,7 +31,7 @@ def job_status(
     if job is None:
         return None
     if job.state in ("queued", "running"):
-        st.fragment(_watch, run_every=POLL_SECONDS)(engine, job_id, key, what, session)
+        fragment(_progress, engine, job_id, key, what, session, run_every=POLL_SECONDS)
     elif job.state == "failed" and job.error:
         show_error(f"{_first_up(what)} stopped: {job.error.message}", job.error.hint)
     elif job.state == "cancelled":
@@ -39,10 +39,6 @@ def job_status(
     elif show_done:
         st.caption(f":material/check: {_first_up(what)} is done.")
     return job
-
-
-def _watch(engine: Any, job_id: str, key: str, what: str, session: str | None) -> None:
-    guarded(lambda: _progress(engine, job_id, key, what, session))
 
 
 def _progress(engine: Any, job_id: str, key: str, what: str, session: str | None) -> None:

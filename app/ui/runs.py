@@ -37,6 +37,13 @@ def prepare_in_background(page: Page) -> None:
             st.rerun()
 
 
+def nothing_yet(page: Page) -> None:
+    """What a page says and offers before anything has run."""
+    st.markdown("Nothing has run here yet: choose a model and a text, and press Run.")
+    with st.columns([1, 1.4])[0]:
+        run_box(page)
+
+
 def run_box(page: Page) -> None:
     """The Run button with its cost, or the run's progress; always in the same place and of the same height."""
     request = page.request()

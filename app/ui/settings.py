@@ -14,7 +14,14 @@ from focus_core.variants import VARIANTS, config_fields
 DEFAULT = "focus"
 HIDDEN = ("backend", "gate", "temperature")
 """Settings that the command line has: what computes, and the soft gates that Compare has a tab for."""
-_KINDS = {"router": "trained router", "kmeans": "k-means fit", "temperature": "trained temperature"}
+_KINDS = {
+    "router": "trained router",
+    "kmeans": "k-means fit",
+    "temperature": "trained temperature",
+    "routing": "fit of clusters",
+}
+MADE_HERE = ("router", "kmeans")
+"""Kinds of adapter that a page can make; others are made by the command line."""
 _SPELT = {"kmeans": "k-means", "xattention": "XAttention", "sfa": "SFA", "mla": "MLA", "bigbird": "BigBird"}
 _FORMS = {"directed": "Directed", "shared": "Shared", "paper": "Paper's form"}
 
@@ -185,7 +192,12 @@ def _adapter(model: str, kind: str, notices: list[str]) -> str | None:
     wanted = st.session_state.setdefault("_adapter_wanted", "" if seeded else st.query_params.get("adapter", ""))
     if not names:
         links.check("adapter", [], None, notices, lambda _: "none: this model has none yet")
-        st.caption(f"There is no {_KINDS.get(kind, kind)} for this model yet; the page offers to make one.")
+        made = (
+            "the page offers to make one"
+            if kind in MADE_HERE
+            else f"to make one: `python -m focus_core train --kind {kind}`"
+        )
+        st.caption(f"There is no {_KINDS.get(kind, kind)} for this model yet; {made}.")
         return None
 
     labels = {name: adapter_label(name) for name in names}

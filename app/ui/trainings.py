@@ -27,7 +27,7 @@ CHOICES: dict[str, tuple[str, tuple[Any, ...]]] = {
     GROUPS: ("groups", (4, 8, 16)),
     WINDOW: ("window", (16, 32, 64, 128)),
     CONTEXT: ("context", (128, 256, 512, 1024)),
-    STEPS: ("steps", (10, 30, 60, 120, 240)),
+    STEPS: ("steps", (10, 20, 40, 80, 160)),
     BALANCE: ("balance", ("bias", "sinkhorn", "loss", "none")),
     FORM: ("form", ("shared", "directed")),
 }
@@ -126,6 +126,13 @@ def read(job: Any, same: bool = True) -> Run:
     about = result.get("about") or words.about_of(parts) or {"settings": {**TOY, **job.request.get("settings", {})}}
     history = words.history_of(result.get("history") or parts)
     return Run(job, history, about, Path(about.get("folder", "")), same)
+
+
+def longest_shipped() -> dict[str, Any] | None:
+    """Settings of the shipped adapter that read most text; None when none ships with its record."""
+    shipped = [entry["config"] for entry in assets.adapters().values() if not entry.get("user")]
+    runs = [config.get("record", {}).get("settings") for config in shipped]
+    return max(filter(None, runs), key=lambda s: s["context"] * s["batch"] * s["steps"], default=None)
 
 
 def start(page: Page, asked: dict[str, Any]) -> None:

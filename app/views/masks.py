@@ -37,9 +37,7 @@ def render(page: Page) -> None:
     st.title("Which pairs are computed, and what is lost?", anchor=False)
     trace = page.trace
     if trace is None:
-        st.markdown("Nothing has run here yet: choose a model and a text, and press Run.")
-        with st.columns([1, 1.4])[0]:
-            runs.run_box(page)
+        runs.nothing_yet(page)
         _explain(page)
         return
     page = _opening_link(page, trace)

@@ -30,7 +30,7 @@ TOY: dict[str, Any] = {
     "key_topk": 1,
     "window": 32,
     "sinks": 4,
-    "steps": 30,
+    "steps": 20,
     "context": 256,
     "batch": 1,
     "learning_rate": 3e-3,

@@ -159,7 +159,9 @@ def _text(request: dict[str, Any]) -> str:
 def shipped() -> dict[str, dict[str, Any]]:
     """One adapter that exists by name alone, so that what really ships does not matter here."""
     serve = {"groups": 16, "query_topk": 2, "key_topk": 1, "window": 128, "sinks": 4}
-    return {"directed-k16": {"path": Path("directed-k16"), "config": {"kind": "router", "serve": serve}}}
+    record = {"settings": {"context": 2048, "batch": 1, "steps": 77}}
+    config = {"kind": "router", "serve": serve, "record": record}
+    return {"directed-k16": {"path": Path("directed-k16"), "config": config}}
 
 
 def make() -> FakeEngine:

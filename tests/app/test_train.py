@@ -60,7 +60,7 @@ def test_the_tab_says_what_it_does_and_what_it_takes_before_anything_runs(start)
     at = start()
     assert not at.exception
     assert "Nothing is trained yet" in said(at)
-    assert "toy beside the shipped one" in said(at)
+    assert "toy beside the shipped one, which read 2,048 tokens at a time for 77 steps" in said(at)
     assert "About 1.0 s" in said(at)
     assert at.button(key="train_run").label.startswith("Train")
     assert asked() == []
@@ -70,7 +70,7 @@ def test_a_run_shows_loss_loads_strip_and_map_and_what_it_costs_against_dense(st
     at = train(start())
     at.run()
     assert not at.exception
-    assert "After 30 of 30 steps the groups serve perplexity 41.0 with 30.0 % of the pairs" in said(at)
+    assert "After 20 of 20 steps the groups serve perplexity 41.0 with 30.0 % of the pairs" in said(at)
     assert "dense attention has 39.8 with all" in said(at)
     assert "This run is whole" in said(at)
     bands = figure(at, "train_loads")["data"]
@@ -87,7 +87,7 @@ def test_replay_goes_back_to_random_groups(start):
     at = train(start())
     at.run()
     slider = at.select_slider(key="train_step")
-    assert slider.value == 30
+    assert slider.value == 20
     assert "have left their first group" in said(at)
     slider.set_value(0).run()
     assert "after step 0, with random groups" in said(at)
@@ -153,7 +153,7 @@ def test_what_was_kept_of_one_run_is_not_said_of_the_next(start):
     at.run()
     assert "Kept as mine" not in said(at)
     assert [b.key for b in at.button if b.key == "train_use"] == []
-    assert at.text_input(key="train_name").value == "smollm2-shared-k4-30steps"
+    assert at.text_input(key="train_name").value == "smollm2-shared-k4-20steps"
     assert "mine" in assets.adapters()
 
 

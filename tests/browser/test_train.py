@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from tests.browser.serving import chromium, served
+from tests.browser.serving import served
 
 pytestmark = pytest.mark.browser
 
@@ -18,23 +18,12 @@ def address(tmp_path_factory):
         yield url
 
 
-@pytest.fixture(scope="module")
-def browser():
-    with chromium() as found:
-        yield found
-
-
 @pytest.fixture(params=["light", "dark"])
-def page(request, browser, address):
-    context = browser.new_context(viewport={"width": 1400, "height": 1500}, color_scheme=request.param)
-    page = context.new_page()
-    page.faults, page.scheme = [], request.param
-    page.on("pageerror", lambda error: page.faults.append(str(error)))
+def page(request, new_page, address):
+    page = new_page(request.param, height=1500)
     page.goto(f"{address}/groups?groups_tab=Train&train_groups={8 if request.param == 'light' else 4}")
     page.get_by_role("tab", name="Train").wait_for(timeout=60_000)
-    yield page
-    assert page.faults == []
-    context.close()
+    return page
 
 
 def test_a_router_learns_stops_goes_on_and_is_kept(page):
@@ -60,7 +49,7 @@ def test_a_router_learns_stops_goes_on_and_is_kept(page):
     page.reload()
     page.get_by_role("button", name=re.compile("Go on from step")).click(timeout=60_000)
     page.get_by_text("This run is whole").wait_for(timeout=60_000)
-    page.get_by_text(re.compile("After 30 of 30 steps the groups serve perplexity 41.0")).wait_for()
+    page.get_by_text(re.compile("After 20 of 20 steps the groups serve perplexity 41.0")).wait_for()
     name = f"kept-{page.scheme}"
     field = page.locator(".st-key-train_name input")
     field.fill(name)

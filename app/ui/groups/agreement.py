@@ -19,7 +19,7 @@ from app.ui.figure import plot
 from app.ui.groups import shown as page_state
 from app.ui.groups.shown import MEASURE, SCOPE, SCOPES, SIDE_NAMES, Shown
 from app.ui.groups.table import side_control
-from app.ui.guard import guarded, plain
+from app.ui.guard import fragment, plain
 from app.ui.jobs import about, job_status
 from app.ui.strip.data import router_count
 from app.ui.view import Page
@@ -35,11 +35,7 @@ NO_KMEANS = (
 
 def render(page: Page) -> None:
     """Draw the tab."""
-    st.fragment(_fragment)(page)
-
-
-def _fragment(page: Page) -> None:
-    guarded(lambda: _draw(page))
+    fragment(_draw, page)
 
 
 def _draw(page: Page) -> None:

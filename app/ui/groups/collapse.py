@@ -9,10 +9,11 @@ from typing import Any
 import streamlit as st
 
 from analysis import collapse as words
+from analysis.numbers import percent
 from app.ui import bring, links
 from app.ui.badges import badge
 from app.ui.figure import plot
-from app.ui.guard import guarded, plain, show_error
+from app.ui.guard import fragment, plain, show_error
 from app.ui.jobs import about, sentence
 from app.ui.view import Page
 from focus_core import assets
@@ -57,18 +58,14 @@ def render(page: Page) -> None:
     which = which or "frozen"
     job = _job(page, which)
     if job is not None and not job.finished:
-        st.fragment(_live, run_every=_POLL)(page, which, layer, job.key)
+        fragment(_progress, page, which, layer, job.key, run_every=_POLL)
     else:
-        st.fragment(_replay)(page, which, layer)
+        fragment(_replayed, page, which, layer)
     _box(page, which, job)
     _verdict()
 
 
 # ---- what is drawn --------------------------------------------------------------------------------------------------
-
-
-def _live(page: Page, which: str, layer: int | None, key: str) -> None:
-    guarded(lambda: _progress(page, which, layer, key))
 
 
 def _progress(page: Page, which: str, layer: int | None, key: str) -> None:
@@ -82,10 +79,6 @@ def _progress(page: Page, which: str, layer: int | None, key: str) -> None:
             page.engine.cancel(job.id, session=page.session)
             st.rerun()
     _picture(list(job.partial), _settings(job), which, layer, None, "live")
-
-
-def _replay(page: Page, which: str, layer: int | None) -> None:
-    guarded(lambda: _replayed(page, which, layer))
 
 
 def _replayed(page: Page, which: str, layer: int | None) -> None:
@@ -113,7 +106,7 @@ def _picture(
     if not until:
         st.caption(words.WAITING)
         return
-    st.markdown(f"#### {plain(words.answer(until, which))}", help=_HELP)
+    st.markdown(f"#### {plain(words.answer(until, which))}", help=_help(settings))
     with st.container(horizontal=True, gap="small", vertical_alignment="center"):
         badge(origin)
         st.caption(plain(_what(settings, until)))
@@ -147,11 +140,14 @@ def _picture(
         st.dataframe(table, hide_index=True, key="collapse_table")
 
 
-_HELP = (
-    "The share of the tokens in the fullest group as training assigns it, mean over layers and the last tenth of the "
-    "steps; even would be 12.5 % of 8 groups (the dotted line). The lower curves and the table are of tokens as "
-    "served, each by itself, on held-back windows; for Sinkhorn in the forward pass the two differ."
-)
+def _help(settings: dict[str, Any]) -> str:
+    groups = settings["groups"]
+    return (
+        "The share of the tokens in the fullest group as training assigns it, mean over layers and the last tenth of "
+        f"the steps; even would be {percent(1 / groups)} of {groups} groups (the dotted line). The lower curves and "
+        "the table are of tokens as served, each by itself, on held-back windows; for Sinkhorn in the forward pass "
+        "the two differ."
+    )
 
 
 def _what(settings: dict[str, Any], records: list[dict[str, Any]]) -> str:

@@ -15,7 +15,7 @@ from app.ui.bars import shown as readable
 from app.ui.groups import edited
 from app.ui.groups import shown as page_state
 from app.ui.groups.shown import Shown
-from app.ui.guard import guarded, plain
+from app.ui.guard import fragment, plain
 from app.ui.jobs import about, job_status
 from app.ui.view import Page
 from focus_core.errors import FocusError
@@ -26,11 +26,7 @@ MAX_EDITS = 32
 
 def render(page: Page) -> None:
     """Draw the tab."""
-    st.fragment(_fragment)(page)
-
-
-def _fragment(page: Page) -> None:
-    guarded(lambda: _draw(page))
+    fragment(_draw, page)
 
 
 def _draw(page: Page) -> None:

@@ -21,7 +21,7 @@ from app.ui.export import saveable
 from app.ui.groups import shown as page_state
 from app.ui.groups.lines import both_sides
 from app.ui.groups.shown import Shown
-from app.ui.guard import guarded, plain
+from app.ui.guard import fragment, plain
 from app.ui.jobs import about, job_status
 from app.ui.scatter.data import COLOURS, MAX_SHOWN, scatter_data
 from app.ui.view import Page
@@ -53,11 +53,7 @@ class Placed:
 
 def render(page: Page) -> None:
     """Draw the tab."""
-    st.fragment(_fragment)(page)
-
-
-def _fragment(page: Page) -> None:
-    guarded(lambda: _draw(page))
+    fragment(_draw, page)
 
 
 def _draw(page: Page) -> None:

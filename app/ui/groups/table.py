@@ -17,17 +17,13 @@ from app.ui.figure import plot
 from app.ui.groups import shown as page_state
 from app.ui.groups.lines import both_sides
 from app.ui.groups.shown import SIDE, SIDE_NAMES, Shown
-from app.ui.guard import guarded
+from app.ui.guard import fragment
 from app.ui.view import Page
 
 
 def render(page: Page) -> None:
     """Draw the tab."""
-    st.fragment(_fragment)(page)
-
-
-def _fragment(page: Page) -> None:
-    guarded(lambda: _draw(page))
+    fragment(_draw, page)
 
 
 def _draw(page: Page) -> None:

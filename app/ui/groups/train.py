@@ -15,7 +15,7 @@ from app.ui import scatter as map_component
 from app.ui.badges import badge
 from app.ui.figure import plot
 from app.ui.groups import ways
-from app.ui.guard import guarded, plain, show_error
+from app.ui.guard import fragment, plain, show_error
 from app.ui.jobs import about, sentence
 from app.ui.scatter.data import scatter_data
 from app.ui.strip import token_strip
@@ -49,9 +49,9 @@ def render(page: Page) -> None:
         if run is None:
             _nothing()
         elif run.running:
-            st.fragment(_live, run_every=_POLL)(page, run.job.key)
+            fragment(_progress, page, run.job.key, run_every=_POLL)
         else:
-            _picture(page, run)
+            fragment(_replayed, page, run)
 
 
 def _controls(page: Page) -> dict[str, Any] | None:
@@ -64,9 +64,9 @@ def _controls(page: Page) -> dict[str, Any] | None:
         st.warning(plain(notice), icon=":material/link_off:")
     _pick(SOURCE, "Learns from", (NOVELS, TEXT), _SOURCES.get, "Your text's end is held back to measure on.")
     _pick(GROUPS, "Groups", CHOICES[GROUPS][1], str, "K: far tokens see each other only within a group.")
-    _menu(STEPS, "Steps", "Times that the router is corrected. The shipped one had 550.")
+    _menu(STEPS, "Steps", "Times that the router is corrected.")
     with st.expander("More settings", icon=":material/tune:"):
-        _menu(CONTEXT, "Tokens a window", "The shipped router read 4,096 at a time.")
+        _menu(CONTEXT, "Tokens a window", "How much text the router reads at a time.")
         _pick(WINDOW, "Window", CHOICES[WINDOW][1], str, "Nearest tokens that are always seen.")
         _pick(
             BALANCE,
@@ -170,20 +170,23 @@ def _keep(run: Run) -> None:
     st.button("Save", icon=":material/save:", key="train_save", on_click=trainings.keep, args=(run, NAME))
 
 
+def _beside_shipped() -> str:
+    longest = trainings.longest_shipped()
+    if longest is None:
+        return ""
+    return f" beside the shipped one, which read {longest['context']:,} tokens at a time for {longest['steps']} steps"
+
+
 def _nothing() -> None:
     st.markdown("#### Nothing is trained yet.")
     st.markdown(
         "Press **Train**: a fresh router starts from random groups, and you see its loss, how full each group is, and "
-        "the text and the map re-colour step by step. It is a toy beside the shipped one, which read 4,096 tokens at a "
-        "time for 550 steps on a GPU; what it serves is measured against dense attention all the way."
+        f"the text and the map re-colour step by step. It is a toy{_beside_shipped()}; what it serves is measured "
+        "against dense attention all the way."
     )
 
 
 # ---- while it runs --------------------------------------------------------------------------------------------------
-
-
-def _live(page: Page, key: str) -> None:
-    guarded(lambda: _progress(page, key))
 
 
 def _progress(page: Page, key: str) -> None:
@@ -197,14 +200,6 @@ def _progress(page: Page, key: str) -> None:
             page.engine.cancel(job.id, session=page.session)
             st.rerun()
     _draw(page, run, max(words.looks(run.history), default=None))
-
-
-def _picture(page: Page, run: Run) -> None:
-    st.fragment(_replay)(page, run)
-
-
-def _replay(page: Page, run: Run) -> None:
-    guarded(lambda: _replayed(page, run))
 
 
 def _replayed(page: Page, run: Run) -> None:
