@@ -7,6 +7,7 @@ corpus by ``data/build/tagger.py``. Texts that come with tags made by hand need 
 
 from __future__ import annotations
 
+import gzip
 import json
 import re
 from functools import cache
@@ -15,7 +16,7 @@ from typing import Any, NamedTuple, Protocol
 from focus_core.assets import DATA
 from focus_core.errors import NotAvailable
 
-MODEL_FILE = DATA / "tagger" / "brown_universal.json"
+MODEL_FILE = DATA / "tagger" / "brown_universal.json.gz"
 WEIGHT_SCALE = 100
 """Weights are stored as whole numbers of 1/100."""
 
@@ -144,17 +145,22 @@ def split_words(text: str) -> list[list[tuple[int, int, str]]]:
     return [sentence for sentence in sentences if sentence]
 
 
-@cache
-def _tagger() -> Tagger:
+def shipped() -> dict[str, Any]:
+    """The shipped file: ``record``, and what ``Tagger`` takes."""
     if not MODEL_FILE.exists():
         raise NotAvailable(f"The tagger's file {MODEL_FILE.name} is missing.", "Restore data/tagger from the project.")
-    return Tagger(json.loads(MODEL_FILE.read_text(encoding="utf-8")))
+    return dict(json.loads(gzip.decompress(MODEL_FILE.read_bytes())))
+
+
+@cache
+def _tagger() -> Tagger:
+    return Tagger(shipped())
 
 
 @cache
 def accuracy() -> dict[str, Any]:
     """Return how the shipped tagger did on Brown files that it was not trained on."""
-    return dict(json.loads(MODEL_FILE.read_text(encoding="utf-8"))["record"])
+    return dict(shipped()["record"])
 
 
 def tag_sentences(tagger: SentenceTagger, text: str) -> list[TaggedWord]:

@@ -1,5 +1,3 @@
-import json
-
 import pytest
 
 from data.build.tagger import unpack
@@ -63,8 +61,7 @@ def test_tags_of_a_plain_sentence():
 
 
 def test_it_tags_as_nltk_does():
-    document = json.loads(tagging.MODEL_FILE.read_text(encoding="utf-8"))
-    theirs = unpack(document)
+    theirs = unpack(tagging.shipped())
     for name in ("persuasion opening", "brown learned", "brown fiction"):
         text = load_text(name).text[:40_000]
         assert tag(text) == tagging.tag_sentences(theirs, text)
@@ -84,7 +81,7 @@ def test_the_record_says_what_was_held_out():
     assert len(record["held_out_files"]) == 50
     assert record["training_files"] == 450
     assert 0.96 < record["accuracy_on_running_text"] < 1
-    assert tagging.MODEL_FILE.stat().st_size < 6_000_000
+    assert tagging.MODEL_FILE.stat().st_size < 1_500_000
 
 
 def test_a_missing_file_is_a_sentence(monkeypatch, tmp_path):

@@ -11,6 +11,7 @@ are new to the tagger, and every 26th of the others. It takes about ten minutes 
 from __future__ import annotations
 
 import argparse
+import gzip
 import json
 import random
 import time
@@ -141,7 +142,8 @@ def main() -> None:
     }
     MODEL_FILE.parent.mkdir(exist_ok=True)
     text = json.dumps({"record": record, **document}, ensure_ascii=False, separators=(",", ":"))
-    MODEL_FILE.write_text(text + "\n", encoding="utf-8")
+    # Without a time in it, the same weights are the same file.
+    MODEL_FILE.write_bytes(gzip.compress(f"{text}\n".encode(), 9, mtime=0))
     print(json.dumps(record, indent=1), f"{len(text) / 1e6:.2f} MB, trained in {seconds:.0f} s", sep="\n")
 
 
