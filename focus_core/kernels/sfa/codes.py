@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import torch
 
 from focus_core.errors import InvalidInput
+from focus_core.kernels.sizes import code_bytes
 
 SELECTIONS = ("features", "pairs", "first")
 """``features``: the largest by magnitude. ``pairs``: the largest rotary pairs (u, u + D/2) by length; a rotation keeps
@@ -130,11 +131,6 @@ def encode(x: torch.Tensor, features: int, select: str = "features") -> Codes:
     chosen = top_features(x, features, select)
     stored = {"features": features, "pairs": features // 2, "first": 0}[select]
     return Codes(x.gather(-1, chosen), chosen[..., :stored].to(torch.uint8), x.shape[-1], select)
-
-
-def code_bytes(features: int, itemsize: int, select: str = "features") -> int:
-    """Bytes of one key's code in one head: 3k in a 16-bit type, 2.5k as pairs, 2k as a short embedding."""
-    return features * itemsize + {"features": features, "pairs": features // 2, "first": 0}[select]
 
 
 def pack(codes: Codes) -> torch.Tensor:
