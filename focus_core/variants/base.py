@@ -65,6 +65,25 @@ class Cost:
 
 
 @dataclass(frozen=True)
+class Knob:
+    """A setting that trades cost for quality: what is turned to make two variants cost the same.
+
+    Attributes:
+        field: the setting.
+        low: smallest value to try.
+        high: largest value to try; None is the length of the text.
+        step: whole settings are tried in multiples of this.
+        moves: what a larger value makes larger, ``pairs`` or ``cache``; empty where it moves quality alone.
+    """
+
+    field: str
+    low: float
+    high: float | None = None
+    step: int = 1
+    moves: str = "pairs"
+
+
+@dataclass(frozen=True)
 class Prepared:
     """What a variant derives from the hidden state before attention runs.
 
@@ -136,6 +155,12 @@ class Variant:
     """True when a cache holds what ``pack_keys`` makes of keys, and not the keys."""
     keeps_memo: ClassVar[bool] = False
     """Whether decoding goes on from a summary of all earlier tokens (see ``AttentionCall.memo``)."""
+    knobs: ClassVar[tuple[Knob, ...]] = ()
+    """Settings that a larger value makes costlier and better, the first to be turned first."""
+    pairs_by_settings: ClassVar[bool] = False
+    """True when settings and length alone decide how many pairs are kept, in every text: ``cost`` then counts them."""
+    computes_pairs: ClassVar[bool] = True
+    """False where no pair is computed: a share of pairs kept then says nothing of the work."""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -232,6 +257,10 @@ class Variant:
     def cost(self, shape: Shape) -> Cost:
         """Counted work of one call of that shape, from the config alone."""
         raise TypeError(f"{type(self).__name__} does not define cost")
+
+    def knob_range(self, knob: Knob, length: int, facts: ModelFacts) -> tuple[float, float]:
+        """Smallest and largest value of a knob that mean something on ``length`` tokens of that model."""
+        return knob.low, length if knob.high is None else knob.high
 
     def to_dict(self) -> dict[str, Any]:
         """The config as plain values."""

@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from focus_core.variants.base import AttentionCall, Cost, Shape, Variant, option
+from focus_core.variants.base import AttentionCall, Cost, Knob, Shape, Variant, option
 from focus_core.variants.counting import cost_of
 
 if TYPE_CHECKING:
     import torch
 
+    from focus_core.models.facts import ModelFacts
     from focus_core.pattern_blocks import BlockPattern
 
 
@@ -24,6 +25,8 @@ class BigBird(Variant):
 
     name: ClassVar[str] = "bigbird"
     summary: ClassVar[str] = "BigBird: blocks of the nearest tokens, the first ones, and a few at random."
+    knobs: ClassVar[tuple[Knob, ...]] = (Knob("random_blocks", 0), Knob("window_blocks", 1))
+    pairs_by_settings: ClassVar[bool] = True
 
     block: int = option(64, "Tokens a side of a block.", minimum=1, maximum=1024)
     window_blocks: int = option(3, "Nearest blocks that every query sees, its own included.", minimum=1)
@@ -102,6 +105,10 @@ class BigBird(Variant):
             chosen = order.masked_fill(~between, -1).topk(min(self.random_blocks, columns), dim=-1).indices
             drawn.append(torch.zeros_like(between).scatter_(-1, chosen, True) & between)
         return fixed | torch.stack(drawn)
+
+    def knob_range(self, knob: Knob, length: int, facts: ModelFacts) -> tuple[float, float]:
+        """See Variant.knob_range; both count blocks."""
+        return knob.low, -(-length // self.block)
 
     def cost(self, shape: Shape) -> Cost:
         """See Variant.cost."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from focus_core.variants.base import AttentionCall, Cost, Shape
+from focus_core.variants.base import AttentionCall, Cost, Knob, Shape
 from focus_core.variants.counting import near_pairs
 from focus_core.variants.focus import Focus
 from focus_core.variants.groups import SET_BYTES
@@ -21,6 +21,7 @@ class FocusSfa(FeatureCodes, Focus):
 
     name: ClassVar[str] = "focus_sfa"
     summary: ClassVar[str] = "Focus's window, sinks and groups, with SFA's codes for queries and keys."
+    knobs: ClassVar[tuple[Knob, ...]] = Focus.knobs + FeatureCodes.knobs
 
     def attend(self, call: AttentionCall) -> torch.Tensor:
         """See Variant.attend."""

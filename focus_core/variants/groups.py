@@ -7,12 +7,13 @@ from math import comb
 from typing import TYPE_CHECKING, ClassVar
 
 from focus_core.errors import InvalidInput
-from focus_core.variants.base import AttentionCall, Cost, Shape, Variant, option
+from focus_core.variants.base import AttentionCall, Cost, Knob, Shape, Variant, option
 from focus_core.variants.counting import cost_of, near_pairs
 
 if TYPE_CHECKING:
     import torch
 
+    from focus_core.models.facts import ModelFacts
     from focus_core.pattern import GroupPattern
 
 SET_BYTES = 8
@@ -22,6 +23,7 @@ SET_BYTES = 8
 class GroupedVariant(Variant):
     """Base of the variants whose ``prepare`` yields int64 sets: ``cached`` (B, R, N) of keys, ``fresh`` of queries."""
 
+    knobs: ClassVar[tuple[Knob, ...]] = (Knob("query_topk", 1, 64), Knob("window", 1))
     editable: ClassVar[bool] = True
     """Whether a person may move tokens from group to group: where one router serves keys and queries alike."""
 
@@ -72,6 +74,11 @@ class GroupedVariant(Variant):
         first = None if call.first_key is None else call.first_key.cpu().numpy()
         bits = call.fresh.cpu().numpy(), call.cached.cpu().numpy()
         return GroupPattern(*bits, call.query.shape[1], self.window, self.sinks, first)
+
+    def knob_range(self, knob: Knob, length: int, facts: ModelFacts) -> tuple[float, float]:
+        """See Variant.knob_range; a query looks into as many groups as there are."""
+        low, high = super().knob_range(knob, length, facts)
+        return low, self.groups if knob.field == "query_topk" else high
 
     def share_of_far_pairs(self) -> float:
         """Chance that a query and a key share a group when both draw evenly."""

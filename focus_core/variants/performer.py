@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from focus_core.variants.base import AttentionCall, Cost, Shape, Support, Variant, option
+from focus_core.variants.base import AttentionCall, Cost, Knob, Shape, Support, Variant, option
 from focus_core.variants.dense import near_pattern
 
 if TYPE_CHECKING:
@@ -29,6 +29,8 @@ class Performer(Variant):
     name: ClassVar[str] = "performer"
     summary: ClassVar[str] = "Every pair, its weight estimated by random features: time linear in the text."
     keeps_memo: ClassVar[bool] = True
+    knobs: ClassVar[tuple[Knob, ...]] = (Knob("features", 16, 2048, moves=""),)
+    computes_pairs: ClassVar[bool] = False
 
     features: int = option(
         256, "Random features a head: more of them estimate better and cost more.", minimum=1, maximum=16384

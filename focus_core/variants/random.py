@@ -18,6 +18,7 @@ class RandomGroups(GroupedVariant):
 
     name: ClassVar[str] = "random"
     summary: ClassVar[str] = "Control: window and sinks, and far tokens that share a random group."
+    pairs_by_settings: ClassVar[bool] = True
 
     seed: int = option(0, "Changes every draw.", minimum=0)
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from focus_core.pattern import GroupPattern
-from focus_core.variants.base import AttentionCall, Cost, Shape, Variant, option
+from focus_core.variants.base import AttentionCall, Cost, Knob, Shape, Variant, option
 from focus_core.variants.counting import cost_of, near_pairs
 from focus_core.variants.dense import near_pattern
 
@@ -20,6 +20,8 @@ class Window(Variant):
 
     name = "window"
     summary = "Every token sees the nearest tokens and the first few, and nothing in between."
+    knobs: ClassVar[tuple[Knob, ...]] = (Knob("window", 1),)
+    pairs_by_settings: ClassVar[bool] = True
 
     window: int = option(128, "Nearest tokens that are always seen, the token itself included.", minimum=1)
     sinks: int = option(4, "First tokens that every token sees.", minimum=0)

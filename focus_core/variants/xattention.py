@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from focus_core.errors import InvalidInput
-from focus_core.variants.base import AttentionCall, Cost, Prepared, Shape, Variant, option
+from focus_core.variants.base import AttentionCall, Cost, Knob, Prepared, Shape, Variant, option
 from focus_core.variants.counting import cost_of, near_pairs
 
 if TYPE_CHECKING:
@@ -29,6 +29,7 @@ class XAttention(Variant):
     adapter_kind: ClassVar[str | None] = "thresholds"
     adapter_optional: ClassVar[bool] = True
     keeps_memo: ClassVar[bool] = True
+    knobs: ClassVar[tuple[Knob, ...]] = (Knob("threshold", 0.0, 1.0),)
 
     threshold: float = option(
         0.9,
