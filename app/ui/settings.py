@@ -22,7 +22,15 @@ _KINDS = {
 }
 MADE_HERE = ("router", "kmeans")
 """Kinds of adapter that a page can make; others are made by the command line."""
-_SPELT = {"kmeans": "k-means", "xattention": "XAttention", "sfa": "SFA", "mla": "MLA", "bigbird": "BigBird"}
+_SPELT = {
+    "kmeans": "k-means",
+    "xattention": "XAttention",
+    "sfa": "SFA",
+    "focus_sfa": "Focus + SFA",
+    "xattention_sfa": "XAttention + SFA",
+    "mla": "MLA",
+    "bigbird": "BigBird",
+}
 _FORMS = {"directed": "Directed", "shared": "Shared", "paper": "Paper's form"}
 
 

@@ -100,6 +100,11 @@ class FeatureCodes(Variant):
             dense = sparsify(keys, self.features, self.select, leak=self.straight_through)
         return dataclasses.replace(call, query=self.sparse_query(query), key=dense)
 
+    def shared(self, shape: Shape) -> float:
+        """Features that a query and a key share where supports are even: the products of one score."""
+        kept = min(self.features, shape.head_dim)
+        return kept if self.sparse == "keys" or self.select == "first" else kept**2 / shape.head_dim
+
     def _cost(self, shape: Shape, pairs: float, keys_read: int) -> Cost:
         """Cost of ``pairs`` a head: k^2/D of D products for a score where supports are even (Eq. 7), D for the value.
 
@@ -109,11 +114,10 @@ class FeatureCodes(Variant):
 
         queries = shape.length if shape.queries is None else shape.queries
         kept = min(self.features, shape.head_dim)
-        shared = kept if self.sparse == "keys" or self.select == "first" else kept**2 / shape.head_dim
         cached = code_bytes(kept, shape.itemsize, self.select) + shape.head_dim * shape.itemsize
         moved = 2 * queries * shape.heads * shape.head_dim * shape.itemsize + keys_read * shape.kv_heads * cached
         return Cost(
-            flops=2.0 * shape.batch * shape.heads * pairs * (shared + shape.head_dim),
+            flops=2.0 * shape.batch * shape.heads * pairs * (self.shared(shape) + shape.head_dim),
             bytes=float(shape.batch * moved),
             kv_bytes_per_token=float(shape.kv_heads * cached),
         )

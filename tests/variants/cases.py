@@ -54,6 +54,10 @@ FORMS = {
         {"features": 4, "select": "first"},
     ],
     "focus_sfa": [{"features": 4}, {"features": 4, "select": "pairs", "sparse": "keys", "query_topk": 2}],
+    "xattention_sfa": [
+        {"features": 4, "block": 8, "stride": 4, "threshold": 0.5},
+        {"features": 4, "select": "pairs", "sparse": "keys", "block": 8, "threshold": 0.3, "dense_layers": 1},
+    ],
 }
 """More than one form of a variant, where forms differ in what they compute."""
 EXACT = {
@@ -62,6 +66,7 @@ EXACT = {
     "routing": {"local_heads": 0.0},
     "sfa": {"features": 16},
     "focus_sfa": {"features": 16},
+    "xattention_sfa": {"features": 16, "threshold": 1.0},
 }
 """Settings under which a variant drops nothing of the pairs that it keeps, for the tiny models' heads of 16."""
 
@@ -138,7 +143,7 @@ UNTRAINED = {
 def adapter_for(variant: Variant, facts: ModelFacts) -> Adapter | None:
     """A small untrained adapter; a new kind needs a line in UNTRAINED."""
     if variant.adapter_kind is None or (
-        variant.name == "xattention"
+        variant.name in ("xattention", "xattention_sfa")
         or (variant.name == "sfa" and (variant.select == "pairs" or variant.sparse == "keys"))
     ):
         return None

@@ -235,10 +235,13 @@ def test_the_cost_is_that_of_the_patterns_pairs(label, length, queries, model):
     pairs = sum(int(pattern.kept_per_query(b, h).sum()) for b in range(2) for h in range(9))
     cached = 2 * 64 * 4
     counted = variant.cost(shape).flops / (4 * 64)
+    shared, query = 64, 64 * 4
     if isinstance(variant, FeatureCodes):
-        shared = 4 if variant.sparse == "keys" or variant.select == "first" else 4 * 4 / 64
+        shared = variant.shared(shape)
+        assert shared == (4 if variant.sparse == "keys" or variant.select == "first" else 4 * 4 / 64)
         counted *= 2 * 64 / (shared + 64)
-        cached = 64 * 4 + 4 * 4 + {"features": 4, "pairs": 2, "first": 0}[variant.select]
+        code = 4 * 4 + {"features": 4, "pairs": 2, "first": 0}[variant.select]
+        cached, query = 64 * 4 + code, query if variant.sparse == "keys" else code
     grouped = isinstance(variant, GroupedVariant) and (variant.served or variant.name == "routing")
     if grouped and length > 5:
         # One decoded token draws few pairs: their share is binomial.
@@ -249,9 +252,9 @@ def test_the_cost_is_that_of_the_patterns_pairs(label, length, queries, model):
         assert length < 600 or queries == 1 or abs(counted - pairs) < 0.05 * pairs
     elif isinstance(variant, XAttention):
         # Of equal scores, which block crosses the threshold is a matter of rounding.
-        counted -= 2 * 9 * variant.scored_pairs(shape) / 2
+        counted -= 2 * 9 * variant.scored_pairs(shape) * shared / (shared + 64)
         assert counted == pytest.approx(pairs, rel=0.02)
-        cached += 3 * 64 * 4 * (variant.voters == "before")
+        cached += 3 * query * (variant.voters == "before")
     else:
         assert counted == pytest.approx(pairs, rel=1e-12)
     cost = variant.cost(shape)

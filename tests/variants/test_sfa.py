@@ -165,6 +165,26 @@ def test_focus_with_codes_is_focus_on_the_sparse_queries_and_keys(model, queries
             assert far(torch.softmax(scores, -1) @ ours.value[b, h // 3], got[b, h]) < 1e-5
 
 
+@pytest.mark.parametrize("queries", [1, 5, 20])
+def test_blocks_with_codes_are_xattentions_of_the_sparse_queries_and_keys(model, queries):
+    """Composition: chosen and scored as XAttention would from the rows with zeros; the cache holds codes alone."""
+    ids, watcher = tokens(2, 40), Watcher()
+    settings = {"block": 8, "stride": 4, "threshold": 0.5}
+    both, blocks = small("xattention_sfa", settings | {"features": 4}), small("xattention", settings)
+    with torch.no_grad(), retrofit(model, both):
+        _, cache = step(model, ids[:, : 40 - queries])
+    with torch.no_grad(), retrofit(model, both, recorder=watcher):
+        step(model, ids[:, 40 - queries :], cache)
+    call = watcher.calls[0]
+    assert (call.key.dtype, call.cached.dtype) == (torch.uint8, torch.uint8)
+    assert call.cached.shape == (2, 9, 40, 4 * 4 + 4)
+    plain = both.plain_call(call)
+    assert (plain.cached[:, :, -queries:] == plain.query).all()
+    assert ((plain.key != 0).sum(-1) == 4).all()
+    assert far(both.attend(call), blocks.attend(plain)) < 1e-5
+    assert (both.pattern(call).kept == blocks.pattern(plain).kept).all()
+
+
 def test_a_trace_refuses_pairs_that_it_cannot_hold(tmp_path):
     from focus_core.models.loading import load_model
     from tests.tiny import save_tiny
