@@ -30,6 +30,16 @@ class Programme:
     reduced: list[list[int]]
     evaluations: int
 
+    def state(self, units: int, reductions: int) -> list[int]:
+        """The lowered units behind ``table[units][reductions]``, in the order of lowering."""
+        found: list[int] = []
+        while units and reductions:
+            if self.taken[units][reductions]:
+                found.append(units - 1)
+                reductions -= 1
+            units -= 1
+        return found[::-1]
+
 
 def threshold_programme(evaluate: Callable[[Sequence[int]], float], units: int, reductions: int) -> Programme:
     """The paper's dynamic programme over which thresholds to lower.
@@ -99,8 +109,10 @@ def fit_programme(
         cancel: asked before every run of the model.
 
     Returns:
-        The adapter; its record has the programme's table and what it lowered.
+        The adapter; its record has the programme's table, the share of pairs that every state of it keeps, and what
+        it lowered.
     """
+    from focus_core.evaluation.recorders import PairCounter
     from focus_core.models.facts import facts_of
     from focus_core.retrofit import retrofit
 
@@ -117,6 +129,8 @@ def fit_programme(
     if reductions > len(units):
         raise InvalidInput(f"{reductions} reductions of {len(units)} thresholds.", f"It can be 1 to {len(units)}.")
     total, runs = 1 + len(units) * reductions, 0
+    counter = PairCounter()
+    kept: dict[tuple[int, ...], float] = {}
 
     def lower(state: Sequence[int]) -> None:
         adapter.thresholds.fill_(start)
@@ -132,9 +146,11 @@ def fit_programme(
             progress(min(1.0, runs / total), f"Run {runs + 1} of at most {total}")
         runs += 1
         lower(state)
-        return -_loss(model, windows)
+        losses, shares = zip(*(_read(model, window, counter) for window in windows), strict=True)
+        kept[tuple(state)] = sum(shares) / len(shares)
+        return -sum(losses) / len(losses)
 
-    with torch.no_grad(), retrofit(model, variant, adapter):
+    with torch.no_grad(), retrofit(model, variant, adapter, recorder=counter):
         found = threshold_programme(evaluate, len(units), reductions)
         lower(found.reduced[reductions])
     adapter.serve = served_with(variant)
@@ -150,17 +166,21 @@ def fit_programme(
         "mean_threshold": round(float(adapter.thresholds.mean()), 4),
         "programme": {
             "table": [[None if v is None else round(v, 6) for v in row] for row in found.table],
+            "kept": [
+                [None if v is None else round(kept[tuple(found.state(u, m))], 6) for m, v in enumerate(row)]
+                for u, row in enumerate(found.table)
+            ],
             "taken": found.taken,
+            "units": [[layer, heads.start] for layer, heads in units],
             "lowered": [[units[u][0], units[u][1].start] for u in found.reduced[reductions]],
         },
     }
     return adapter
 
 
-def _loss(model: nn.Module, windows: torch.Tensor) -> float:
-    """Mean negative log-likelihood of a window's tokens."""
-    total = 0.0
-    for window in windows:
-        ids = window[None].to(next(model.parameters()).device)
-        total += float(model(input_ids=ids, labels=ids, use_cache=False).loss)
-    return total / len(windows)
+def _read(model: nn.Module, window: torch.Tensor, counter: Any) -> tuple[float, float]:
+    """Mean negative log-likelihood of a window's tokens, and the share of pairs that was kept."""
+    ids = window[None].to(next(model.parameters()).device)
+    loss = float(model(input_ids=ids, labels=ids, use_cache=False).loss)
+    shares = counter.kept(0)
+    return loss, sum(shares) / len(shares)

@@ -122,7 +122,8 @@ def fit_thresholds(
         cancel: asked at every layer.
 
     Returns:
-        The adapter of the variant ``xattention``. Its record has, a layer, the recall reached and the blocks kept.
+        The adapter of the variant ``xattention``. Its record has the recall reached and the blocks kept, by layer and
+        by head (None for layers that are not fitted).
 
     Raises:
         InvalidInput: a share that is not between 0 and 1, or windows of fewer than three blocks.
@@ -168,18 +169,24 @@ def _fitted(curves: RecallCurves, variant: Any, recall: float, windows: torch.Te
     grid = torch.tensor(GRID)
     adapter.thresholds.copy_(grid[at].where(curves.seen[:, None] > 0, torch.tensor(1.0)))
 
-    def chosen(table: torch.Tensor) -> list[float | None]:
-        means = table.gather(1, at[:, None])[:, 0].mean(1)
-        return [round(float(m), 4) if n else None for m, n in zip(means, curves.seen, strict=True)]
+    def chosen(table: torch.Tensor) -> list[list[float] | None]:
+        found = table.gather(1, at[:, None])[:, 0]
+        return [[round(float(x), 4) for x in row] if n else None for row, n in zip(found, curves.seen, strict=True)]
+
+    def by_layer(rows: list[list[float] | None]) -> list[float | None]:
+        return [None if row is None else round(sum(row) / len(row), 4) for row in rows]
 
     adapter.serve = served_with(variant)
+    recalls, kept = chosen(reached), chosen(blocks)
     adapter.record = {
         "method": "smallest threshold a head that keeps the wanted share of dense attention",
         "recall": recall,
         "windows": len(windows),
         "context": windows.shape[1],
-        "recall_by_layer": chosen(reached),
-        "blocks_by_layer": chosen(blocks),
+        "recall_by_layer": by_layer(recalls),
+        "blocks_by_layer": by_layer(kept),
+        "recall_by_head": recalls,
+        "blocks_by_head": kept,
         "mean_threshold": round(float(adapter.thresholds.mean()), 4),
     }
     return adapter

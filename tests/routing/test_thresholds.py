@@ -7,6 +7,7 @@ import torch
 
 from focus_core.adapter import load_adapter
 from focus_core.errors import Cancelled, InvalidInput
+from focus_core.evaluation.recorders import PairCounter
 from focus_core.kernels.xattention import causal_block_mask, xattention_block_mask, xattention_scores
 from focus_core.retrofit import retrofit
 from focus_core.routing.threshold_programme import fit_programme, threshold_programme
@@ -53,6 +54,7 @@ def test_every_head_keeps_the_wanted_share_and_a_step_less_would_not(voters, mod
     below = dense_mass_kept(model, variant, lower, windows)
     assert (below[at > 0] < 0.9).all()
     assert adapter.record["recall_by_layer"] == pytest.approx(reached.mean(1).tolist(), abs=1e-3)
+    assert torch.tensor(adapter.record["recall_by_head"]).double().sub(reached).abs().max() < 1e-3
     assert adapter.serve == SETTINGS | {"voters": voters, "mode": "antidiagonal", "dense_layers": 0}
 
 
@@ -64,7 +66,7 @@ def test_layers_that_stay_dense_and_native_ones_are_not_fitted(model):
     assert adapter.record["recall_by_layer"][:2] == [None, None]
     gemma = tiny_model("gemma3")
     adapter = fit_thresholds(gemma, tokens(1, 64), make("xattention", SETTINGS), recall=0.5)
-    assert adapter.record["recall_by_layer"][0] is None
+    assert adapter.record["recall_by_layer"][0] is adapter.record["blocks_by_head"][0] is None
     assert adapter.record["recall_by_layer"][1] >= 0.5
 
 
@@ -126,6 +128,8 @@ def test_the_programme_finds_the_best_of_additive_costs_and_counts_its_runs():
     # Row u holds the best of the first u units; a cell is None where there are fewer units than reductions.
     assert found.table[1] == [0, 0.3, None, None]
     assert found.taken[3] == [False, True, True, True]
+    assert [found.state(5, m) for m in range(4)] == found.reduced
+    assert found.state(2, 1) == [0]
 
 
 def test_the_programme_is_the_papers_recurrence():
@@ -150,7 +154,11 @@ def test_the_programme_lowers_thresholds_of_the_model(by, model):
     record = adapter.record
     units = 3 if by == "layer" else 27
     assert record["evaluations"] == 1 + 1 + 2 * (units - 1)
-    with torch.no_grad(), retrofit(model, variant, adapter):
+    counter = PairCounter()
+    with torch.no_grad(), retrofit(model, variant, adapter, recorder=counter):
         loss = model(windows, labels=windows, use_cache=False).loss
     assert record["programme"]["table"][-1][2] == pytest.approx(-float(loss), abs=1e-5)
+    assert record["programme"]["kept"][-1][2] == pytest.approx(sum(counter.kept(0)) / 3, abs=1e-5)
+    assert record["programme"]["kept"][0][0] >= record["programme"]["kept"][-1][2]
+    assert len(record["programme"]["units"]) == units
     assert len(record["programme"]["lowered"]) == 2
