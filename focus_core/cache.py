@@ -5,12 +5,16 @@ from __future__ import annotations
 import itertools
 import weakref
 from collections.abc import Callable
-from typing import Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import torch
 from transformers.cache_utils import Cache, DynamicLayer, DynamicSlidingWindowLayer
 
 from focus_core.errors import Unsupported
+
+if TYPE_CHECKING:
+    from focus_core.variants.base import Packed
 
 _NUMBERS: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
 _NEXT_NUMBER = itertools.count(1)
@@ -45,6 +49,15 @@ class Memo:
         """Do to every tensor what was done to the rows of keys and values."""
         if self.tensors is not None:
             self.tensors = tuple(change(tensor) for tensor in self.tensors)
+
+
+@dataclass(frozen=True)
+class Fresh:
+    """New tokens' own keys and values (B, Hkv, N, D), and whether the layer packed per-token state of theirs."""
+
+    key: torch.Tensor
+    value: torch.Tensor
+    has_state: bool
 
 
 class StateLayer(DynamicLayer):
@@ -104,28 +117,62 @@ class StateLayer(DynamicLayer):
 
 
 class PackedLayer(StateLayer):
-    """A ``StateLayer`` whose ``keys`` are not keys, but what a variant packs them into.
+    """A ``StateLayer`` whose ``keys`` and ``values`` are what a variant packs them into, down to nothing at all.
 
     The variant's ``pack`` is there for one forward at a time, so that a copied cache copies no adapter.
     """
 
-    pack: Callable[[torch.Tensor], torch.Tensor] | None = None
+    pack: Callable[[torch.Tensor, torch.Tensor], Packed] | None = None
+    fresh: Fresh | None = None
+    """The new tokens' own, from ``update`` until ``take_fresh``."""
+    origin: torch.Tensor | None = None
+    """(B,) position of a row's first cached token, where ``key_positions`` is asked for."""
+
+    def get_seq_length(self) -> int:
+        """Tokens that the layer holds; transformers takes rows of size 0 for none."""
+        return self.keys.shape[-2] if self.is_initialized and self.keys is not None and self.keys.dim() > 1 else 0
 
     def update(
         self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Pack the new keys and append them; what comes back is packed too."""
+        """Pack the new tokens and append them; what comes back is packed too."""
         if self.pack is None:
             if self.get_seq_length():
                 raise Unsupported("The cache holds packed keys, which only its own variant can read.", _START_NEW)
             self.__class__ = StateLayer
             return self.update(key_states, value_states, *args, **kwargs)
-        packed, self.pack = self.pack(key_states), None
-        return super().update(packed, value_states, *args, **kwargs)
+        packed, self.pack = self.pack(key_states, value_states), None
+        if packed.state is not None:
+            self.state = packed.state if self.state is None else torch.cat([self.state, packed.state], dim=2)
+        self.fresh = Fresh(key_states, value_states, packed.state is not None)
+        return super().update(packed.key, packed.value, *args, **kwargs)
+
+    def reset(self) -> None:
+        """Forget all tokens."""
+        super().reset()
+        self.origin = None
+
+    def reorder_cache(self, beam_idx: torch.Tensor) -> None:
+        """Take the rows of the beams that go on."""
+        super().reorder_cache(beam_idx)
+        if self.origin is not None:
+            self.origin = self.origin.index_select(0, beam_idx.to(self.origin.device))
+
+    def batch_repeat_interleave(self, repeats: int) -> None:
+        """Repeat every row."""
+        super().batch_repeat_interleave(repeats)
+        if self.origin is not None:
+            self.origin = self.origin.repeat_interleave(repeats, dim=0)
+
+    def batch_select_indices(self, indices: torch.Tensor) -> None:
+        """Keep some rows."""
+        super().batch_select_indices(indices)
+        if self.origin is not None:
+            self.origin = self.origin[indices, ...]
 
 
-def begin_packing(cache: Any, layer: int, pack: Callable[[torch.Tensor], torch.Tensor], owner: tuple) -> None:
-    """Let a cache layer, which ``check_cache`` has passed, pack the keys of the forward that begins.
+def begin_packing(cache: Any, layer: int, pack: Callable[[torch.Tensor, torch.Tensor], Packed], owner: tuple) -> None:
+    """Let a cache layer, which ``check_cache`` has passed, pack the keys and values of the forward that begins.
 
     Raises:
         Unsupported: the layer holds keys that were not packed.
@@ -141,7 +188,50 @@ def begin_packing(cache: Any, layer: int, pack: Callable[[torch.Tensor], torch.T
                 _START_NEW,
             )
         found.__class__ = PackedLayer
-    found.owner, found.pack = owner, pack
+    found.owner, found.pack, found.fresh = owner, pack, None
+
+
+def take_fresh(cache: Any, layer: int) -> Fresh:
+    """The new tokens' own keys and values, which the layer has packed and lets go of."""
+    found = cache.layers[layer]
+    fresh, found.fresh = found.fresh, None
+    return fresh
+
+
+def key_positions(
+    cache: Any, layer: int, positions: torch.Tensor | None, first_key: torch.Tensor | None, queries: int
+) -> torch.Tensor:
+    """(B, Nk) position of every cached token, as the model counts them; a padded token's says nothing.
+
+    Positions follow one another, so that a row's first is all that has to be kept.
+
+    Args:
+        cache: the cache, the new tokens included.
+        layer: index of a layer that packs.
+        positions: (B or 1, Nq) position_ids of the new tokens; None when the model was given none.
+        first_key: (B,) first real token of each row; None when no row is padded.
+        queries: Nq.
+
+    Raises:
+        Unsupported: the new tokens' positions do not follow those of the cached ones.
+    """
+    found = cache.layers[layer]
+    batch, keys, device = found.keys.shape[0], found.get_seq_length(), found.keys.device
+    past, index = keys - queries, torch.arange(keys, device=device)
+    new = index[None, past:] if positions is None else positions.to(device)
+    first = torch.zeros(batch, dtype=torch.long, device=device) if first_key is None else first_key.to(device)
+    at = (first - past).clamp_min(0)
+    here = at < queries
+    origin = new.expand(batch, -1).gather(1, at.clamp_max(queries - 1)[:, None])[:, 0] - (past + at)
+    if found.origin is not None:
+        if ((found.origin != origin) & here & (first < past)).any():
+            raise Unsupported(
+                f"The position_ids of layer {layer} jump after {past} cached tokens, whose own are no longer known.",
+                "Let position_ids go on from the last cached token's.",
+            )
+        origin = torch.where(here, origin, found.origin)
+    found.origin = origin
+    return (index + origin[:, None]).clamp_min(0)
 
 
 def owner_of(variant: Any, adapter: Any) -> tuple:

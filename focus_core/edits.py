@@ -11,7 +11,17 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from focus_core.errors import InvalidInput, Unsupported
-from focus_core.variants.base import AttentionCall, Cost, Prepared, RoutingSpace, Shape, Support, Variant
+from focus_core.variants.base import (
+    AttentionCall,
+    Cost,
+    NewTokens,
+    Packed,
+    Prepared,
+    RoutingSpace,
+    Shape,
+    Support,
+    Variant,
+)
 from focus_core.variants.groups import GroupedVariant
 
 if TYPE_CHECKING:
@@ -189,9 +199,9 @@ class Edited(Variant):
         """See Variant.packs_keys."""
         return self.inner.packs_keys
 
-    def pack_keys(self, key: torch.Tensor, layer: int, adapter: Any) -> torch.Tensor:
-        """See Variant.pack_keys."""
-        return self.inner.pack_keys(key, layer, adapter)
+    def pack(self, new: NewTokens) -> Packed:
+        """See Variant.pack."""
+        return self.inner.pack(new)
 
     def supports(self, facts: ModelFacts) -> Support:
         """See Variant.supports."""

@@ -6,9 +6,10 @@ state that feeds q, k and v. All state belongs to one ``Retrofit`` and one threa
 
 from __future__ import annotations
 
+import functools
 import threading
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from typing import Any
 
@@ -17,12 +18,21 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from focus_core import compat
-from focus_core.cache import append_state, begin_packing, check_cache, check_state, memo_of, owner_of
+from focus_core.cache import (
+    append_state,
+    begin_packing,
+    check_cache,
+    check_state,
+    key_positions,
+    memo_of,
+    owner_of,
+    take_fresh,
+)
 from focus_core.errors import InvalidInput, Unsupported
 from focus_core.kernels.dense import dense_attention
 from focus_core.masking import check_positions, first_key_of, padding_mask, real_positions
 from focus_core.models.facts import ModelFacts, attention_modules, facts_of
-from focus_core.variants.base import AttentionCall, Variant
+from focus_core.variants.base import AttentionCall, NewTokens, Packed, Variant
 
 NAME = "focus_lab"
 """The name that the attention and its mask have in transformers' interfaces."""
@@ -100,6 +110,7 @@ class Retrofit:
         self._hooks: list[Any] = []
         self._saved: list[tuple[Any, str | None]] | None = None
         self._local = threading.local()
+        self._derived: dict[tuple[int, int], tuple[Variant, Callable[[], Any]]] = {}
 
     def _enter(self) -> None:
         wanted = set(self._modules)
@@ -142,6 +153,17 @@ class Retrofit:
                 for module in self._modules:
                     _ACTIVE.pop(module, None)
         self._local = threading.local()
+        self._derived.clear()
+
+    def _derive(self, module: nn.Module) -> Callable[[], Any]:
+        """Computes what the variant derives of a layer's weights when it is first called."""
+        layer, variant = module.layer_idx, self.variant
+        known = self._derived.get((layer, id(variant)))
+        if known is None:
+            # The variant is kept with its result: another one could be given the same id.
+            known = variant, functools.cache(lambda: variant.derive(self.model, module, layer, self.adapter))
+            self._derived[layer, id(variant)] = known
+        return known[1]
 
     def _begin(self, module: nn.Module, args: tuple, kwargs: dict[str, Any]) -> None:
         if kwargs.get("output_attentions"):
@@ -172,8 +194,13 @@ class Retrofit:
             native = self.facts.native[layer] is not None
             check_cache(cache, layer, native, owner)
             if self.variant.packs_keys and not native:
-                variant, adapter = self.variant, self.adapter
-                begin_packing(cache, layer, lambda key: variant.pack_keys(key, layer, adapter), owner)
+                variant, adapter, derive = self.variant, self.adapter, self._derive(module)
+                hidden = given["hidden_states"]
+
+                def pack(key: torch.Tensor, value: torch.Tensor) -> Packed:
+                    return variant.pack(NewTokens(key, value, hidden, layer, adapter, derive))
+
+                begin_packing(cache, layer, pack, owner)
         if not hasattr(self._local, "inputs"):
             self._local.inputs = {}
         self._local.inputs[module] = given
@@ -185,7 +212,8 @@ class Retrofit:
         self._refuse(module, dropout, extra)
         layer, cache = module.layer_idx, given["cache"]
         window = extra.get("sliding_window", self.facts.native[layer])
-        first_key = self._first_key(mask, extra.get("position_ids", given.get("position_ids")), key, query)
+        positions = extra.get("position_ids", given.get("position_ids"))
+        first_key = self._first_key(mask, positions, key, query)
         fields = {
             "query": query,
             "key": key,
@@ -199,7 +227,7 @@ class Retrofit:
             "adapter": self.adapter,
         }
         if window is None:
-            fields |= self._state(layer, fields["hidden"], first_key, query, key, cache)
+            fields |= self._state(module, fields["hidden"], first_key, positions, query, key, cache)
         call = AttentionCall(**fields)
         forward = getattr(self._local, "forward", None)
         if forward is not None:
@@ -214,23 +242,37 @@ class Retrofit:
             output = dense_attention(query, key, value, **options)
         return output.transpose(1, 2).contiguous()
 
-    def _state(self, layer, hidden, first_key, query, key, cache) -> dict[str, Any]:
+    def _state(self, module, hidden, first_key, positions, query, key, cache) -> dict[str, Any]:
         """The variant's state of all keys and of the new queries; appends to the cache."""
-        batch, queries, keys = hidden.shape[0], hidden.shape[1], key.shape[2]
-        past = keys - queries
+        layer, batch, queries, keys = module.layer_idx, hidden.shape[0], hidden.shape[1], key.shape[2]
+        past, owner = keys - queries, owner_of(self.variant, self.adapter)
         first_real = None if first_key is None else (first_key - past).clamp_min(0)
-        prepared = self.variant.prepare_heads(query, key[:, :, past:], layer, self.adapter, first_real)
+        fields: dict[str, Any] = {"derive": self._derive(module)}
+        packed = take_fresh(cache, layer) if cache is not None and self.variant.packs_keys else None
+        new_key = key[:, :, past:]
+        if packed is not None:
+            new_key = packed.key
+            fields |= {"new_key": packed.key, "new_value": packed.value}
+            if self.variant.rotates_cached:
+                fields["positions"] = key_positions(cache, layer, positions, first_key, queries)
+        prepared = self.variant.prepare_heads(query, new_key, layer, self.adapter, first_real)
         if prepared is None:
-            positions = real_positions(first_key, batch, keys, queries, hidden.device)
-            prepared = self.variant.prepare(hidden, layer, positions, self.adapter, first_key)
-        cached, memo = prepared.cached, None
-        if cache is not None:
+            real = real_positions(first_key, batch, keys, queries, hidden.device)
+            prepared = self.variant.prepare(hidden, layer, real, self.adapter, first_key)
+        cached = prepared.cached
+        if packed is not None and packed.has_state:
+            if cached is not None:
+                raise TypeError(
+                    f"{type(self.variant).__name__} keeps state by pack and by prepare: one place has room."
+                )
+            cached = cache.layers[layer].state
+        elif cache is not None:
             check_state(cache, layer, past, cached is not None)
             if cached is not None:
-                cached = append_state(cache, layer, cached, owner_of(self.variant, self.adapter))
-            if self.variant.keeps_memo:
-                memo = memo_of(cache, layer, owner_of(self.variant, self.adapter))
-        return {"cached": cached, "fresh": prepared.fresh, "memo": memo}
+                cached = append_state(cache, layer, cached, owner)
+        if cache is not None and self.variant.keeps_memo:
+            fields["memo"] = memo_of(cache, layer, owner)
+        return fields | {"cached": cached, "fresh": prepared.fresh}
 
     def _first_key(self, mask, positions, key, query) -> torch.Tensor | None:
         forward = getattr(self._local, "forward", None)

@@ -13,7 +13,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from focus_core.errors import InvalidInput
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     import torch
+    from torch import nn
 
     from focus_core.cache import Memo
     from focus_core.models.facts import ModelFacts
@@ -96,12 +99,50 @@ class Prepared:
 
 @dataclass(frozen=True)
 class AttentionCall:
+@dataclass(frozen=True)
+class NewTokens:
+    """One layer's new tokens, as its cache is about to keep them.
+
+    Attributes:
+        key, value: (B, Hkv, N, D), what the model would cache; the key rotated already.
+        hidden: (B, N, d), the input of the q/k/v projections.
+        layer: index of the layer in the model.
+        adapter: as in ``AttentionCall``.
+        derive: as in ``AttentionCall``.
+    """
+
+    key: torch.Tensor
+    value: torch.Tensor
+    hidden: torch.Tensor
+    layer: int
+    adapter: Any = None
+    derive: Callable[[], Any] | None = None
+
+    @property
+    def derived(self) -> Any:
+        """What ``Variant.derive`` made of this layer's weights."""
+        return None if self.derive is None else self.derive()
+
+
+@dataclass(frozen=True)
+class Packed:
+    """What a cache keeps of new tokens: ``key`` and ``value`` (B, Hkv, N, ...), the last size 0 for nothing at all.
+
+    ``state`` (B, R, N, ...) is kept beside them and comes back, of all tokens, as ``AttentionCall.cached``; a variant
+    that gives one here prepares none.
+    """
+
+    key: torch.Tensor
+    value: torch.Tensor
+    state: torch.Tensor | None = None
+
+
     """One layer's attention, as the model asks for it.
 
     Attributes:
         query: (B, Hq, Nq, D), rotated already; queries are the last Nq of the Nk positions.
-        key, value: (B, Hkv, Nk, D), the cache included; GQA is not expanded. With a cache the keys of a variant that
-            packs them are what ``pack_keys`` made (B, Hkv, Nk, ...).
+        key, value: (B, Hkv, Nk, D), the cache included; GQA is not expanded. With a cache, of a variant that packs
+            them: what ``pack`` made (B, Hkv, Nk, ...), of size 0 where it kept nothing.
         hidden: (B, Nq, d), the input of the q/k/v projections for the new tokens.
         layer: index of the layer in the model.
         first_key: (B,) index of the first real token of a left-padded row; None when no row is padded.
@@ -114,6 +155,11 @@ class AttentionCall:
         memo: of a variant that ``keeps_memo``, what its earlier calls left in this layer's cache; None without a cache.
     """
 
+        new_key, new_value: (B, Hkv, Nq, D), the new tokens' own, as the model computed them, where the cache holds
+            what ``pack`` made; None otherwise, as ``key`` and ``value`` are whole.
+        positions: (B, Nk) of a variant that ``rotates_cached`` tokens, with a cache: each token's position as the
+            model counts them; a padded token's says nothing.
+        derive: gives what ``Variant.derive`` made of this layer's weights, once; read it through ``derived``.
     query: torch.Tensor
     key: torch.Tensor
     value: torch.Tensor
@@ -129,6 +175,15 @@ class AttentionCall:
     memo: Memo | None = None
 
 
+    new_key: torch.Tensor | None = None
+    new_value: torch.Tensor | None = None
+    positions: torch.Tensor | None = None
+    derive: Callable[[], Any] | None = None
+
+    @property
+    def derived(self) -> Any:
+        """What ``Variant.derive`` made of this layer's weights."""
+        return None if self.derive is None else self.derive()
 @dataclass(frozen=True)
 class RoutingSpace:
     """Where a learned router puts the new tokens of one call; see ``Router.points``.
@@ -229,7 +284,7 @@ class Variant:
         return None
 
     def pack_keys(self, key: torch.Tensor, layer: int, adapter: Any) -> torch.Tensor:
-        """What a cache holds in place of new keys (B, Hkv, N, D): (B, Hkv, N, ...), each token's from its own key."""
+        """``pack`` of a variant that keeps values as they are: (B, Hkv, N, ...) of keys (B, Hkv, N, D)."""
         raise TypeError(f"{type(self).__name__} does not define pack_keys")
 
     def attend(self, call: AttentionCall) -> torch.Tensor:
@@ -241,6 +296,17 @@ class Variant:
         variant changes queries and keys.
         """
         return call
+    def derive(self, model: nn.Module, module: nn.Module, layer: int, adapter: Any) -> Any:
+        """What this variant computes of a layer's weights, once a retrofit and where it is first read.
+
+        ``module`` is the layer's attention; the result is freed with the retrofit.
+        """
+        return None
+
+    def pack(self, new: NewTokens) -> Packed:
+        """What a cache holds in place of new tokens' keys and values, each token's from its own."""
+        return Packed(self.pack_keys(new.key, new.layer, new.adapter), new.value)
+
 
     def pattern(self, call: AttentionCall) -> Pattern:
         """Which pairs this call keeps."""
