@@ -98,8 +98,6 @@ class Prepared:
 
 
 @dataclass(frozen=True)
-class AttentionCall:
-@dataclass(frozen=True)
 class NewTokens:
     """One layer's new tokens, as its cache is about to keep them.
 
@@ -137,6 +135,8 @@ class Packed:
     state: torch.Tensor | None = None
 
 
+@dataclass(frozen=True)
+class AttentionCall:
     """One layer's attention, as the model asks for it.
 
     Attributes:
@@ -153,13 +153,13 @@ class Packed:
         fresh: the variant's state of the new queries (see Prepared).
         adapter: the trained module that the variant was retrofitted with; None when it needs none.
         memo: of a variant that ``keeps_memo``, what its earlier calls left in this layer's cache; None without a cache.
-    """
-
         new_key, new_value: (B, Hkv, Nq, D), the new tokens' own, as the model computed them, where the cache holds
             what ``pack`` made; None otherwise, as ``key`` and ``value`` are whole.
         positions: (B, Nk) of a variant that ``rotates_cached`` tokens, with a cache: each token's position as the
             model counts them; a padded token's says nothing.
         derive: gives what ``Variant.derive`` made of this layer's weights, once; read it through ``derived``.
+    """
+
     query: torch.Tensor
     key: torch.Tensor
     value: torch.Tensor
@@ -173,8 +173,6 @@ class Packed:
     fresh: Any = None
     adapter: Any = None
     memo: Memo | None = None
-
-
     new_key: torch.Tensor | None = None
     new_value: torch.Tensor | None = None
     positions: torch.Tensor | None = None
@@ -184,6 +182,8 @@ class Packed:
     def derived(self) -> Any:
         """What ``Variant.derive`` made of this layer's weights."""
         return None if self.derive is None else self.derive()
+
+
 @dataclass(frozen=True)
 class RoutingSpace:
     """Where a learned router puts the new tokens of one call; see ``Router.points``.
@@ -207,7 +207,9 @@ class Variant:
     adapter_optional: ClassVar[bool] = False
     """True when the variant runs without its adapter too, as another function."""
     packs_keys: ClassVar[bool] = False
-    """True when a cache holds what ``pack_keys`` makes of keys, and not the keys."""
+    """True when a cache holds what ``pack`` makes of new tokens, and not their keys and values."""
+    rotates_cached: ClassVar[bool] = False
+    """True when ``AttentionCall.positions`` is needed: what is cached is rotated each time it is read."""
     keeps_memo: ClassVar[bool] = False
     """Whether decoding goes on from a summary of all earlier tokens (see ``AttentionCall.memo``)."""
     knobs: ClassVar[tuple[Knob, ...]] = ()
@@ -283,6 +285,17 @@ class Variant:
         """
         return None
 
+    def derive(self, model: nn.Module, module: nn.Module, layer: int, adapter: Any) -> Any:
+        """What this variant computes of a layer's weights, once a retrofit and where it is first read.
+
+        ``module`` is the layer's attention; the result is freed with the retrofit.
+        """
+        return None
+
+    def pack(self, new: NewTokens) -> Packed:
+        """What a cache holds in place of new tokens' keys and values, each token's from its own."""
+        return Packed(self.pack_keys(new.key, new.layer, new.adapter), new.value)
+
     def pack_keys(self, key: torch.Tensor, layer: int, adapter: Any) -> torch.Tensor:
         """``pack`` of a variant that keeps values as they are: (B, Hkv, N, ...) of keys (B, Hkv, N, D)."""
         raise TypeError(f"{type(self).__name__} does not define pack_keys")
@@ -296,17 +309,6 @@ class Variant:
         variant changes queries and keys.
         """
         return call
-    def derive(self, model: nn.Module, module: nn.Module, layer: int, adapter: Any) -> Any:
-        """What this variant computes of a layer's weights, once a retrofit and where it is first read.
-
-        ``module`` is the layer's attention; the result is freed with the retrofit.
-        """
-        return None
-
-    def pack(self, new: NewTokens) -> Packed:
-        """What a cache holds in place of new tokens' keys and values, each token's from its own."""
-        return Packed(self.pack_keys(new.key, new.layer, new.adapter), new.value)
-
 
     def pattern(self, call: AttentionCall) -> Pattern:
         """Which pairs this call keeps."""
