@@ -11,6 +11,8 @@ from typing import Any
 import torch
 
 FAMILIES = ("gpt2", "llama", "mistral", "qwen2", "qwen3", "gemma2", "gemma3")
+LATENT_FAMILIES = ("deepseek_v2", "deepseek_v3")
+"""Multi-head latent attention of their own: a latent of 12, heads of 16 (4 rotated) and values of 10."""
 VOCAB = 300
 WINDOW = 8
 """The own sliding window of Mistral, and of the sliding layers of Gemma."""
@@ -30,7 +32,8 @@ def tiny_model(
     """A random model in eval mode without gradients.
 
     Args:
-        family: one of ``FAMILIES``. Gemma 2 and Gemma 3 alternate sliding and full layers (windows of ``WINDOW``).
+        family: one of ``FAMILIES`` or ``LATENT_FAMILIES``. Gemma 2 and Gemma 3 alternate sliding and full layers
+            (windows of ``WINDOW``).
         layers: number of layers.
         heads: number of query heads; the hidden size is ``heads * head_dim``.
         kv_heads: number of KV heads (GPT-2 has ``heads``).
@@ -79,13 +82,37 @@ def tiny_model(
         fields = gqa | gemma | {"attn_logit_softcapping": 5.0, "final_logit_softcapping": 10.0}
     elif family == "gemma3":
         made, fields = (t.Gemma3ForCausalLM, t.Gemma3TextConfig), gqa | gemma
+    elif family in LATENT_FAMILIES:
+        v2 = family == "deepseek_v2"
+        made = (t.DeepseekV2ForCausalLM, t.DeepseekV2Config) if v2 else (t.DeepseekV3ForCausalLM, t.DeepseekV3Config)
+        fields = _latent(gqa | {"num_key_value_heads": heads}, head_dim, deepseek_v2=v2)
     else:
-        raise ValueError(f"{family!r} is none of {FAMILIES}")
+        raise ValueError(f"{family!r} is none of {FAMILIES + LATENT_FAMILIES}")
     cls, config = made
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = cls(config(**(fields | overrides)))
+    if family in LATENT_FAMILIES:
+        with torch.no_grad():
+            for layer in model.model.layers:
+                # What a norm precedes is drawn for as many inputs as the hidden size has.
+                for name in ("q_proj", "q_b_proj", "kv_b_proj"):
+                    if (made := getattr(layer.self_attn, name, None)) is not None:
+                        made.weight.mul_(3.0)
     return model.to(dtype).eval().requires_grad_(False)
+
+
+def _latent(common: dict[str, Any], head_dim: int, deepseek_v2: bool) -> dict[str, Any]:
+    """The fields of latent attention, and a mixture of experts in all layers but the first."""
+    fields = {key: value for key, value in common.items() if key != "head_dim"}
+    fields |= {"kv_lora_rank": 12, "q_lora_rank": 20, "v_head_dim": 10}
+    fields |= {"qk_rope_head_dim": head_dim // 4, "qk_nope_head_dim": head_dim - head_dim // 4}
+    fields |= {"n_routed_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32, "n_shared_experts": 1}
+    fields |= {"first_k_dense_replace": 1, "n_group": 1, "topk_group": 1}
+    # YaRN raises the scale of the scores, which a fixed 1 / sqrt(d) would miss.
+    yarn = {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0, "original_max_position_embeddings": 256}
+    yarn |= {"mscale": 0.7, "mscale_all_dim": 1.0, "beta_fast": 32, "beta_slow": 1}
+    return fields | ({"q_lora_rank": None} if deepseek_v2 else {"rope_parameters": yarn})
 
 
 @functools.cache

@@ -20,6 +20,23 @@ OTHER_MODEL = "Use a decoder of the GPT-2, LLaMA, Mistral, Qwen or Gemma familie
 
 
 @dataclass(frozen=True)
+class Latent:
+    """Sizes of multi-head latent attention, whose cache holds a latent and a rotated key that all heads share.
+
+    Attributes:
+        rank: numbers of the latent (``kv_lora_rank``).
+        rope: numbers of the shared rotated key (``qk_rope_head_dim``).
+        nope: numbers of a head's key that come from the latent (``qk_nope_head_dim``).
+        value: numbers of a head's value (``v_head_dim``).
+    """
+
+    rank: int
+    rope: int
+    nope: int
+    value: int
+
+
+@dataclass(frozen=True)
 class ModelFacts:
     """The shape of a decoder's attention, and where its weights come from.
 
@@ -42,6 +59,8 @@ class ModelFacts:
         note: what a reader must know beside the model's figures; may be empty.
         rotary: how many of a head's first dimensions are rotated by position in pairs (u, u + rotary/2); 0 where none
             are, or others are paired.
+        latent: sizes of the model's own multi-head latent attention, whose ``head_dim`` is that of queries and keys;
+            None where keys and values are cached as they are.
     """
 
     name: str
@@ -61,6 +80,7 @@ class ModelFacts:
     revision: str
     note: str
     rotary: int = 0
+    latent: Latent | None = None
 
 
 def attention_modules(model: nn.Module) -> list[nn.Module]:
@@ -126,7 +146,7 @@ def facts_of(model: nn.Module, name: str = "", *, revision: str | None = None, n
         listed = "; ".join(f"{h} heads, {kv} KV heads x {d}" for h, kv, d in sorted(shapes))
         raise Unsupported(f"The layers of {type(model).__name__} differ in shape ({listed}).", OTHER_MODEL)
     heads, kv_heads, head_dim = shapes.pop()
-    parameter = next(modules[0].parameters())
+    parameter, latent = next(modules[0].parameters()), latent_sizes(modules[0])
     softcap = getattr(modules[0], "attn_logit_softcapping", None) or getattr(config, "attn_logit_softcapping", None)
     return ModelFacts(
         name=name or str(getattr(model.config, "_name_or_path", "") or config.model_type),
@@ -140,12 +160,13 @@ def facts_of(model: nn.Module, name: str = "", *, revision: str | None = None, n
         vocab=int(model.get_input_embeddings().weight.shape[0]),
         native=tuple(_own_window(m, config) for m in modules),
         softcap=float(softcap) if softcap else None,
-        qk_norm=any(_normalises(child) for child, _ in modules[0].named_children()),
+        qk_norm=latent is None and any(_normalises(child) for child, _ in modules[0].named_children()),
         scale=_scale(modules[0], head_dim),
         dtype=str(parameter.dtype).removeprefix("torch."),
         revision=revision if revision is not None else str(getattr(model.config, "_commit_hash", None) or ""),
         note=note,
-        rotary=_rotary(model, modules[0]),
+        rotary=0 if latent else _rotary(model, modules[0]),
+        latent=latent,
     )
 
 
@@ -169,8 +190,10 @@ def _obstacle(module: Any) -> str:
         return "reads the text in both directions (an encoder); only causal decoders can be retrofitted"
     if getattr(module, "is_cross_attention", False):
         return "attends to another sequence"
-    if getattr(config, "kv_lora_rank", None) or getattr(module, "kv_lora_rank", None):
-        return "has multi-head latent attention, whose keys and values differ in head size"
+    if getattr(module, "indexer", None) is not None:
+        return "chooses its keys by an index of its own, beside a causal softmax"
+    if getattr(module, "kv_lora_rank", None) and not hasattr(module, "expand_kv"):
+        return "has multi-head latent attention, and this version of transformers caches its keys and values in full"
     if any("sink" in name for name, _ in module.named_parameters(recurse=False)):
         return "has learned attention sinks, which change the softmax"
     kinds = set(getattr(config, "layer_types", None) or ()) - {"full_attention", "sliding_attention"}
@@ -181,8 +204,19 @@ def _obstacle(module: Any) -> str:
     return ""
 
 
+def latent_sizes(module: Any) -> Latent | None:
+    """Sizes of an attention module's multi-head latent attention; None when it has none."""
+    if not getattr(module, "kv_lora_rank", None):
+        return None
+    return Latent(
+        int(module.kv_lora_rank), int(module.qk_rope_head_dim), int(module.qk_nope_head_dim), int(module.v_head_dim)
+    )
+
+
 def _shape(module: nn.Module, config: Any) -> tuple[int, int, int]:
     heads = int(config.num_attention_heads)
+    if latent := latent_sizes(module):
+        return heads, heads, latent.nope + latent.rope
     head_dim = int(getattr(module, "head_dim", None) or config.hidden_size // heads)
     projection = getattr(module, "k_proj", None)
     if projection is not None and hasattr(projection, "out_features"):

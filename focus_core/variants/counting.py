@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from focus_core.variants.base import Cost, Shape
+
+if TYPE_CHECKING:
+    from focus_core.models.facts import Latent
 
 
 def near_pairs(shape: Shape, window: int, sinks: int = 0) -> int:
@@ -28,6 +33,36 @@ def cost_of(shape: Shape, pairs: float, keys_read: int) -> Cost:
         bytes=float(shape.batch * moved * shape.head_dim * shape.itemsize),
         kv_bytes_per_token=2.0 * shape.kv_heads * shape.head_dim * shape.itemsize,
     )
+
+
+def latent_cost(
+    shape: Shape, sizes: Latent, form: str, pairs: float, *, up_heads: int | None = None, rope_heads: int = 1
+) -> Cost:
+    """Cost of latent attention over what its cache holds, ``pairs`` a head and row; see ``mla_flops``.
+
+    Args:
+        shape: of the call.
+        sizes: of the latent, the rotated key and the heads.
+        form: ``naive`` or ``absorbed``.
+        pairs: pairs of query and key of one head.
+        up_heads: heads that keys and values are made for; all by default.
+        rope_heads: rotated keys that a token caches.
+    """
+    from focus_core.kernels.sizes import mla_flops
+
+    queries = shape.length if shape.queries is None else shape.queries
+    flops = mla_flops(
+        form,
+        queries=queries,
+        keys=shape.length,
+        pairs=pairs,
+        heads=shape.heads,
+        up_heads=up_heads or shape.heads,
+        **vars(sizes),
+    )
+    cached = (sizes.rank + rope_heads * sizes.rope) * shape.itemsize
+    moved = queries * shape.heads * (sizes.nope + sizes.rope + sizes.value) * shape.itemsize + shape.length * cached
+    return Cost(shape.batch * flops, float(shape.batch * moved), float(cached))
 
 
 def chunk_pairs(tokens: int, chunk: int = 64) -> int:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from focus_core.pattern import GroupPattern
 from focus_core.variants.base import AttentionCall, Cost, Shape, Variant
-from focus_core.variants.counting import cost_of, near_pairs
+from focus_core.variants.counting import cost_of, latent_cost, near_pairs
 
 if TYPE_CHECKING:
     import torch
@@ -19,6 +19,7 @@ class Dense(Variant):
 
     name = "dense"
     summary = "Every token sees every earlier token, as the model was trained."
+    serves_latent = True
 
     def attend(self, call: AttentionCall) -> torch.Tensor:
         """See Variant.attend."""
@@ -33,8 +34,11 @@ class Dense(Variant):
         return near_pattern(call, window=call.key.shape[2])
 
     def cost(self, shape: Shape) -> Cost:
-        """See Variant.cost."""
-        return cost_of(shape, near_pairs(shape, shape.length), shape.length)
+        """See Variant.cost; a latent attention makes keys and values of all cached tokens at every call."""
+        pairs = near_pairs(shape, shape.length)
+        if shape.latent is not None:
+            return latent_cost(shape, shape.latent, "naive", pairs)
+        return cost_of(shape, pairs, shape.length)
 
 
 def near_pattern(call: AttentionCall, window: int, sinks: int = 0) -> GroupPattern:

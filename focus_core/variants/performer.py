@@ -39,6 +39,9 @@ class Performer(Variant):
 
     def supports(self, facts: ModelFacts) -> Support:
         """Scores must be plain products."""
+        held = super().supports(facts)
+        if not held.ok:
+            return held
         if facts.softcap is not None:
             return Support(
                 False, f"its scores have a soft cap of {facts.softcap:g}, which no product of features estimates."

@@ -6,7 +6,8 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from focus_core.errors import InvalidInput, NotAvailable
 from focus_core.kernels.dense import dense_attention
-from focus_core.kernels.mla import absorbs, mla_attention, mla_flops
+from focus_core.kernels.mla import mla_attention
+from focus_core.kernels.sizes import absorbs, mla_flops
 
 FORMS = ("naive", "absorbed", "auto")
 

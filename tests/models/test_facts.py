@@ -2,16 +2,31 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 import transformers as t
 
 from focus_core.errors import Unsupported
-from focus_core.models.facts import attention_modules, facts_of
+from focus_core.models.facts import Latent, attention_modules, facts_of
 from focus_core.models.text_only import text_only
-from tests.tiny import FAMILIES, WINDOW, tiny_model
+from tests.tiny import FAMILIES, LATENT_FAMILIES, WINDOW, tiny_model
 
 SMALL = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64, "vocab_size": 60}
+LATENT = {
+    "num_key_value_heads": 4,
+    "kv_lora_rank": 12,
+    "q_lora_rank": 16,
+    "qk_rope_head_dim": 4,
+    "qk_nope_head_dim": 8,
+    "v_head_dim": 6,
+    "moe_intermediate_size": 16,
+    "n_routed_experts": 8,
+    "n_group": 2,
+    "topk_group": 1,
+    "num_experts_per_tok": 2,
+}
 IDS = {"bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0}
 
 REFUSED = {
@@ -44,16 +59,8 @@ REFUSED = {
     "learned attention sinks": lambda: t.GptOssForCausalLM(
         t.GptOssConfig(**SMALL, num_key_value_heads=2, head_dim=8, num_local_experts=2, **IDS)
     ),
-    "multi-head latent attention": lambda: t.DeepseekV3ForCausalLM(
-        t.DeepseekV3Config(
-            **SMALL,
-            num_key_value_heads=4,
-            moe_intermediate_size=16,
-            n_routed_experts=8,
-            n_group=2,
-            topk_group=1,
-            num_experts_per_tok=2,
-        )
+    "chooses its keys by an index of its own": lambda: t.DeepseekV32ForCausalLM(
+        t.DeepseekV32Config(**SMALL, **LATENT, index_topk=4, index_head_dim=8, index_n_heads=2, **IDS)
     ),
     "chunked": lambda: t.Llama4ForCausalLM(
         t.Llama4TextConfig(
@@ -82,6 +89,24 @@ def test_facts_of_every_family(family):
     assert facts.qk_norm == (family in ("qwen3", "gemma3"))
     assert facts.scale == pytest.approx(0.25)
     assert facts.dtype == "float32"
+
+
+@pytest.mark.parametrize("family", LATENT_FAMILIES)
+def test_latent_sizes_are_the_models_and_its_norms_are_not_of_queries(family):
+    model = tiny_model(family)
+    facts = facts_of(model)
+    assert facts.latent == Latent(rank=12, rope=4, nope=12, value=10)
+    assert (facts.heads, facts.kv_heads, facts.head_dim, facts.rotary, facts.qk_norm) == (9, 9, 16, 0, False)
+    # YaRN's factor of 4 multiplies the scale of DeepSeek-V3's scores by (0.1 ln 4 + 1)^2.
+    assert facts.scale == pytest.approx(0.25 if family == "deepseek_v2" else 0.25 * (0.1 * math.log(4) + 1) ** 2)
+    assert facts_of(tiny_model("llama")).latent is None
+
+
+def test_a_version_that_caches_whole_keys_of_a_latent_attention_is_refused(monkeypatch):
+    model = tiny_model("deepseek_v3")
+    monkeypatch.delattr(type(attention_modules(model)[0]), "expand_kv")
+    with pytest.raises(Unsupported, match="caches its keys and values in full"):
+        facts_of(model)
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -14,7 +14,7 @@ from focus_core.variants.groups import GroupedVariant
 from focus_core.variants.sfa import FeatureCodes
 from focus_core.variants.xattention import XAttention
 from tests.retrofit.helpers import Watcher, far, in_chunks, positions_of, step, tokens
-from tests.tiny import FAMILIES, tiny_model
+from tests.tiny import FAMILIES, LATENT_FAMILIES, tiny_model
 from tests.variants.cases import ALL, ESTIMATES, EXACT, UNTRAINED, adapter_for, fields, small
 
 TOLERANCE = 2e-5
@@ -56,16 +56,18 @@ def test_every_variant_is_in_the_matrix():
     assert {label for label, v in ALL.items() if not v.served} == other
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", FAMILIES + LATENT_FAMILIES)
 @pytest.mark.parametrize("name", sorted(VARIANTS))
 def test_it_serves_a_model_or_says_why_not(name, family):
     tiny, ids = tiny_model(family), tokens(1, 20)
     about, variant = facts_of(tiny), small(name)
     support = variant.supports(about)
     if support.ok:
+        assert family not in LATENT_FAMILIES or variant.serves_latent
         assert torch.isfinite(logits(tiny, variant, adapter_for(variant, about), ids)).all()
     else:
         assert support.reason
+        assert family not in LATENT_FAMILIES or "latent" in support.reason
         with pytest.raises(FocusError):
             logits(tiny, variant, adapter_for(variant, about), ids)
 

@@ -1,6 +1,5 @@
 """Multi-head latent attention (arXiv 2405.04434): keys and values that are linear in a small cached latent."""
 
 from focus_core.kernels.mla.api import FORMS, mla_attention
-from focus_core.kernels.mla.work import absorbs, mla_flops
 
-__all__ = ["FORMS", "absorbs", "mla_attention", "mla_flops"]
+__all__ = ["FORMS", "mla_attention"]

@@ -8,7 +8,7 @@ from focus_core.errors import InvalidInput, NotAvailable
 from focus_core.kernels.checks import check_first_key, check_softcap, scale_of
 from focus_core.kernels.mla.forms import mla_absorbed, mla_naive
 from focus_core.kernels.mla.reference import mla_reference
-from focus_core.kernels.mla.work import absorbs
+from focus_core.kernels.sizes import absorbs
 
 FORMS = ("auto", "naive", "absorbed")
 BACKENDS = ("auto", "reference", "cpu", "triton", "flash")
