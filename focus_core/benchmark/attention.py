@@ -257,13 +257,14 @@ def _strongest_dense(inputs: Inputs, phase: str, clock: _Clock) -> tuple[str, Ca
 def _backend_of(variant: Variant, call: AttentionCall, baseline: str) -> tuple[str, str]:
     from focus_core.kernels.focus import choose_backend
     from focus_core.variants.groups import GroupedVariant
+    from focus_core.variants.window import Window
 
     named = getattr(variant, "backend", "auto")
     if named != "auto":
         return named, "As asked for."
     if variant.name == "dense":
         return "sdpa", "Dense attention is torch's own."
-    if not isinstance(variant, GroupedVariant) and variant.name != "window":
+    if not isinstance(variant, (GroupedVariant, Window)):
         return "auto", "The variant has one form."
     sets = (call.fresh, call.cached)
     if call.cached is None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from focus_core.errors import FocusError, InvalidInput
-from focus_core.variants import VARIANTS, Variant, make
+from focus_core.variants import LORA, VARIANTS, Variant, make
 from focus_core.variants.base import Cost, Shape
 
 if TYPE_CHECKING:
@@ -38,6 +38,11 @@ class Entry:
     adapter_name: str | None = None
     adapter: Any = None
 
+    @property
+    def trained(self) -> int:
+        """Parameters of the adapter."""
+        return 0 if self.adapter is None else sum(p.numel() for p in self.adapter.parameters())
+
     def describe(self) -> dict[str, Any]:
         """The fields that every row of this line repeats."""
         return {
@@ -46,6 +51,9 @@ class Entry:
             "variant": self.variant.name,
             "config": self.variant.to_dict(),
             "adapter": self.adapter_name,
+            "adapter_kind": getattr(self.adapter, "kind", None),
+            "trained": self.trained,
+            "computes_pairs": self.variant.computes_pairs,
             "served": self.variant.served,
             "leaks": self.variant.leaks,
         }
@@ -83,29 +91,35 @@ def resolve(
         raise InvalidInput("There is nothing to compare.", "Choose at least one variant.")
     lines: dict[str, Entry] = {}
     refused: list[dict[str, str]] = []
-    loaded: dict[str, Any] = {}
+    known: dict[str, Any] = {}
+
+    def adapter_of(name: str) -> Any:
+        if name not in known:
+            known[name] = load_adapter(name)
+        return known[name]
+
     for request in [{"variant": BASELINE}, *requests]:
         name, adapter_name = request["variant"], request.get("adapter")
-        if name == BASELINE and lines:
-            continue
-        kind = VARIANTS[name].adapter_kind if name in VARIANTS else None
+        cls = VARIANTS.get(name)
         settings = dict(request.get("config") or {})
-        if kind is None:
-            adapter_name = None
         label = request.get("label") or " · ".join(filter(None, [name, adapter_name]))
-        if kind is not None and adapter_name is None and not VARIANTS[name].adapter_optional:
-            reason = f"{name} needs a trained adapter and none was chosen."
-            hint = "Choose an adapter of this model, or a control that needs no training."
-            refused.append({"label": label, "reason": reason, "hint": hint})
-            continue
-        if adapter_name is not None:
+        adapter = None
+        if cls is not None and adapter_name is not None:
             try:
-                if adapter_name not in loaded:
-                    loaded[adapter_name] = load_adapter(adapter_name)
+                adapter = adapter_of(adapter_name)
             except FocusError as error:
                 refused.append({"label": label, "reason": error.message, "hint": error.hint})
                 continue
-            settings = {**loaded[adapter_name].serve, **settings}
+            if adapter.kind != LORA and cls.adapter_kind is None:
+                adapter = adapter_name = None
+        if name == BASELINE and lines and adapter is None:
+            continue
+        if reason := _lacks(cls, adapter):
+            hint = "Choose an adapter of this model, or a control that needs no training."
+            refused.append({"label": label, "reason": f"{name} {reason}", "hint": hint})
+            continue
+        if adapter is not None and (adapter.kind != LORA or getattr(adapter.config, "through", None) == name):
+            settings = {**adapter.serve, **settings}
         variant = make(name, settings)
         label = request.get("label") or label_of(variant, adapter_name)
         support = variant.supports(facts)
@@ -113,8 +127,19 @@ def resolve(
             refused.append({"label": label, "reason": support.reason, "hint": ""})
             continue
         key = key_of(variant, adapter_name)
-        lines.setdefault(key, Entry(key, label, variant, adapter_name, loaded.get(adapter_name)))
+        lines.setdefault(key, Entry(key, label, variant, adapter_name, adapter))
     return list(lines.values()), refused
+
+
+def _lacks(cls: type[Variant] | None, adapter: Any) -> str:
+    """Why a variant cannot run with this adapter or without one; empty when it can. LoRA goes where none is needed."""
+    if cls is None or cls.adapter_kind is None or (cls.adapter_optional and getattr(adapter, "kind", LORA) == LORA):
+        return ""
+    if adapter is None:
+        return "needs a trained adapter and none was chosen."
+    if adapter.kind != cls.adapter_kind:
+        return f"needs an adapter of kind {cls.adapter_kind}, and this one is of kind {adapter.kind}."
+    return ""
 
 
 def backend_of(variant: Variant, call: AttentionCall) -> str:
@@ -126,10 +151,14 @@ def backend_of(variant: Variant, call: AttentionCall) -> str:
         return "sdpa"
     if not variant.served:
         return "soft"
-    asked = getattr(variant, "backend", "auto" if variant.name == "window" else variant.name)
-    if asked != "auto":
-        return asked
     from focus_core.kernels.focus import choose_backend
+    from focus_core.variants.groups import GroupedVariant
+    from focus_core.variants.window import Window
+
+    grouped = isinstance(variant, (GroupedVariant, Window))
+    asked = getattr(variant, "backend", "auto")
+    if asked != "auto" or not grouped:
+        return asked if asked != "auto" else variant.name
 
     keys, queries = call.cached, call.fresh
     if keys is None:

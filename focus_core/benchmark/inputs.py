@@ -84,10 +84,10 @@ def call_of(variant: Variant, inputs: Inputs, phase: str) -> AttentionCall:
     """The attention call that times a variant: all queries (prefill) or the last one (decode).
 
     A variant without an adapter routes for itself; one that learns its groups gets balanced random sets, queries
-    and keys apart, one router a KV head.
+    and keys apart, one router a KV head; one that learns a number a layer gets its untrained one.
 
     Raises:
-        InvalidInput: for a variant that is no served function, or that cannot run without what it learned.
+        InvalidInput: for a variant that is no served function, or that cannot run without what a model taught it.
     """
     import torch
 
@@ -95,8 +95,10 @@ def call_of(variant: Variant, inputs: Inputs, phase: str) -> AttentionCall:
     from focus_core.variants.groups import GroupedVariant
 
     grouped = isinstance(variant, GroupedVariant)
-    if not variant.served or (variant.adapter_kind and not variant.adapter_optional and not grouped):
+    if not variant.served:
         raise InvalidInput(f"{variant.name} with these settings is not a served mask.", "bench times served masks.")
+    adapter = None if grouped or variant.adapter_optional else _untrained(variant, inputs.layer + 1)
+    adapter = None if adapter is None else adapter.to(inputs.key.device)
     batch, kv_heads, length, dim = inputs.key.shape
     if variant.adapter_kind and grouped:
         shape = (batch, kv_heads, length)
@@ -106,8 +108,8 @@ def call_of(variant: Variant, inputs: Inputs, phase: str) -> AttentionCall:
         )
     else:
         positions = torch.arange(length, device=inputs.key.device).expand(batch, length)
-        prepared = variant.prepare_heads(inputs.query, inputs.key, inputs.layer, None, None)
-        prepared = prepared or variant.prepare(inputs.hidden, inputs.layer, positions, None, None)
+        prepared = variant.prepare_heads(inputs.query, inputs.key, inputs.layer, adapter, None)
+        prepared = prepared or variant.prepare(inputs.hidden, inputs.layer, positions, adapter, None)
     query, key, fresh, memo = inputs.query, inputs.key, prepared.fresh, None
     if phase == "decode":
         if variant.keeps_memo and length > 1:
@@ -125,8 +127,24 @@ def call_of(variant: Variant, inputs: Inputs, phase: str) -> AttentionCall:
         scale=dim**-0.5,
         cached=prepared.cached,
         fresh=fresh,
+        adapter=adapter,
         memo=memo,
     )
+
+
+def _untrained(variant: Variant, layers: int) -> Any:
+    """An adapter that has learned nothing, where its size is a number of layers alone; None where none is needed."""
+    import focus_core.routing  # noqa: F401
+    from focus_core.adapter import Adapter
+
+    if variant.adapter_kind is None:
+        return None
+    kind = Adapter.kinds[variant.adapter_kind]
+    try:
+        return kind(kind.config_class(layers=layers)).requires_grad_(False)
+    except TypeError:
+        hint = "`eval` and the Compare page run it on a model."
+        raise InvalidInput(f"{variant.name} runs on what it learned from a model; bench has none.", hint) from None
 
 
 def _earlier(variant: Variant, inputs: Inputs) -> Memo:

@@ -8,9 +8,8 @@ from typing import Any
 
 from focus_core.errors import InvalidInput
 from focus_core.models.catalog import DEFAULT
+from focus_core.variants.base import LORA
 
-LORA = "lora"
-"""Kind of the adapters that change the model itself, and go with every variant that needs none of its own."""
 DTYPES = ("float32", "bfloat16", "float16")
 
 

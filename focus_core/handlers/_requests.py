@@ -11,7 +11,7 @@ from focus_core.handlers._shapes import Shape, fits, shape_of
 from focus_core.jobs.costs import Estimate, Host
 from focus_core.jobs.files import read_json, user_path
 from focus_core.models.catalog import DEFAULT, allowed_models, check_allowed, prepared_default
-from focus_core.variants import VARIANTS, make
+from focus_core.variants import LORA, VARIANTS, make
 
 if TYPE_CHECKING:
     from focus_core.variants import Variant
@@ -115,16 +115,23 @@ def adapter_document(request: dict[str, Any]) -> dict[str, Any] | None:
 def build_variant(request: dict[str, Any], model: Any) -> tuple[Variant, Any, str | None]:
     """The variant, its adapter and the adapter's name; settings the adapter is served with, then the request's.
 
-    An adapter beside a variant that takes none is left aside.
+    An adapter beside a variant that takes none is left aside, unless it is LoRA, which changes the model itself.
     """
     name, config = request.get("variant", "dense"), request.get("config") or {}
     folder = adapter_folder(request.get("adapter"))
-    if folder is None or VARIANTS[name].adapter_kind is None:
+    lora = _kind(folder) == LORA
+    if folder is None or (VARIANTS[name].adapter_kind is None and not lora):
         return make(name, config), None, None
     from focus_core.adapter import load_adapter
 
     adapter = load_adapter(folder, model)
-    return make(name, {**adapter.serve, **config}), adapter, request["adapter"]
+    serve = adapter.serve if not lora or adapter.config.through == name else {}
+    return make(name, {**serve, **config}), adapter, request["adapter"]
+
+
+def _kind(folder: Path | None) -> str | None:
+    document = read_json(folder / "focus_config.json") if folder is not None else None
+    return document.get("kind") if isinstance(document, dict) else None
 
 
 def files_identity(request: dict[str, Any]) -> list[Any]:

@@ -41,7 +41,7 @@ def estimate(request: dict[str, Any], host: Host) -> Estimate:
             f"{model} reads at most {shape.context:,} tokens and {longest:,} were asked for.",
             f"Take lengths up to {shape.context:,}.",
         )
-    if all(entry["variant"] != "dense" for entry in entries):
+    if all(entry["variant"] != "dense" or entry.get("adapter") for entry in entries):
         entries = [{"variant": "dense"}, *entries]
     served = [entry for entry in entries if _served(entry)]
 

@@ -6,6 +6,7 @@ import importlib
 import pkgutil
 
 from focus_core.variants.base import (
+    LORA,
     VARIANTS,
     AttentionCall,
     Cost,
@@ -23,6 +24,7 @@ for _module in pkgutil.iter_modules(__path__):
     importlib.import_module(f"{__name__}.{_module.name}")
 
 __all__ = [
+    "LORA",
     "VARIANTS",
     "AttentionCall",
     "Cost",

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from focus_core.models.facts import ModelFacts
     from focus_core.pattern import Pattern
 
+LORA = "lora"
+"""Kind of the adapters that change the model itself, and go with every variant that needs none of its own."""
 VARIANTS: dict[str, type[Variant]] = {}
 
 
