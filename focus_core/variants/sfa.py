@@ -110,7 +110,7 @@ class FeatureCodes(Variant):
 
         Choosing the features is not counted, nor are operations that a backend spends on zeros.
         """
-        from focus_core.kernels.sfa.codes import code_bytes
+        from focus_core.kernels.sizes import code_bytes
 
         queries = shape.length if shape.queries is None else shape.queries
         kept = min(self.features, shape.head_dim)
