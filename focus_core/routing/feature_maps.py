@@ -78,24 +78,43 @@ def fit_feature_maps(
         The maps, in eval mode, for the served settings ``select=features`` or ``first``.
     """
     from focus_core.models.facts import facts_of
-    from focus_core.retrofit import retrofit
-    from focus_core.variants import make
 
     facts = facts_of(model)
     adapter = FeatureMaps(FeatureMapsConfig(facts.layers, facts.heads, facts.kv_heads, facts.head_dim))
-    moments = _Moments(facts.kv_heads)
+    moments = head_moments(model, windows, progress=progress)
+    share = facts.heads // facts.kv_heads
+    with torch.no_grad():
+        for layer, (queries, keys) in moments.items():
+            query_map, key_map = balanced_maps(queries, keys)
+            adapter.query_map[layer] = query_map.repeat_interleave(share, 0)
+            adapter.key_map[layer] = key_map
+    return adapter.requires_grad_(False).to(model.device).eval()
+
+
+def head_moments(
+    model: nn.Module, windows: torch.Tensor, *, progress: Callable[[float, str], None] | None = None
+) -> dict[int, tuple[torch.Tensor, torch.Tensor]]:
+    """Second moments (Hkv, D, D) in fp64 of the queries (of all query heads that share a KV head) and of the keys.
+
+    Args:
+        model: a transformers causal language model; it runs dense.
+        windows: (W, N) token ids.
+        progress: told the fraction done.
+
+    Returns:
+        By layer; layers with their own window are left out.
+    """
+    from focus_core.models.facts import facts_of
+    from focus_core.retrofit import retrofit
+    from focus_core.variants import make
+
+    moments = _Moments(facts_of(model).kv_heads)
     for number, window in enumerate(windows):
         with torch.no_grad(), retrofit(model, make("dense"), recorder=moments):
             model(input_ids=window[None].to(model.device), use_cache=False)
         if progress is not None:
             progress((number + 1) / len(windows), f"Window {number + 1} of {len(windows)}")
-    share = facts.heads // facts.kv_heads
-    with torch.no_grad():
-        for layer, (queries, keys) in moments.sums.items():
-            query_map, key_map = balanced_maps(queries, keys)
-            adapter.query_map[layer] = query_map.repeat_interleave(share, 0)
-            adapter.key_map[layer] = key_map
-    return adapter.requires_grad_(False).to(model.device).eval()
+    return {layer: (queries, keys) for layer, (queries, keys) in moments.sums.items()}
 
 
 def balanced_maps(queries: torch.Tensor, keys: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
