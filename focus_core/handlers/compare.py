@@ -18,7 +18,7 @@ from focus_core.variants import make
 MAX_ENTRIES = 16
 MAX_LENGTHS = 8
 MAX_REPEATS = 50
-_JUDGED_SLACK = 1.25
+JUDGED_SLACK = 1.25
 
 
 def estimate(request: dict[str, Any], host: Host) -> Estimate:
@@ -28,7 +28,7 @@ def estimate(request: dict[str, Any], host: Host) -> Estimate:
     entries, lengths, repeats, windows = _checked(request)
     tokens, exact = requests.count_tokens(text, name, model)
     longest = max(lengths)
-    if longest > tokens * (1 if exact else _JUDGED_SLACK):
+    if longest > tokens * (1 if exact else JUDGED_SLACK):
         raise TooLarge(
             f"The text has {'' if exact else 'about '}{tokens:,} tokens and {longest:,} were asked for.",
             "Take shorter lengths, or a longer text such as the novel Persuasion.",

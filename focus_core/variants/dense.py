@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from focus_core.pattern import GroupPattern
 from focus_core.variants.base import AttentionCall, Cost, Shape, Variant
@@ -19,6 +19,7 @@ class Dense(Variant):
 
     name = "dense"
     summary = "Every token sees every earlier token, as the model was trained."
+    pairs_by_settings: ClassVar[bool] = True
     serves_latent = True
 
     def attend(self, call: AttentionCall) -> torch.Tensor:

@@ -22,6 +22,7 @@ class Temperature(Variant):
     name: ClassVar[str] = "temperature"
     summary: ClassVar[str] = "Control: dense, with one learned temperature a layer for far tokens."
     adapter_kind: ClassVar[str | None] = "temperature"
+    pairs_by_settings: ClassVar[bool] = True
 
     window: int = option(128, "Nearest keys that keep their scores, the token itself included.", minimum=1)
     sinks: int = option(4, "First tokens that keep their scores.", minimum=0)
