@@ -1,0 +1,6 @@
+"""Slim attention: keys and values made from one cached state a token (arXiv 2503.05840)."""
+
+from focus_core.kernels.slim.api import BACKENDS, slim_attention
+from focus_core.kernels.slim.sparse import slim_from_rotated
+
+__all__ = ["BACKENDS", "slim_attention", "slim_from_rotated"]
