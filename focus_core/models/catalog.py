@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib.util
 import json
 import os
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 from focus_core.errors import InvalidInput
@@ -20,6 +22,12 @@ GGUF_FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
 GGUF_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
 FETCH = "python -m focus_core.models fetch"
 ALLOWED = "FOCUS_LAB_MODELS"
+SMALL = "gpt2-novels"
+SMALL_TITLE = "GPT-2 novels, 3.7 M weights"
+SMALL_NOTE = "Trained by this project on 3.6 MB of text, mostly Jane Austen, and good at nothing else."
+SMALL_FOLDER = Path(__file__).resolve().parents[2] / "data" / "models" / SMALL
+"""Made by ``data/build/small_gpt2.py``; multi-head attention and learned positions, which the default model lacks."""
+SHIPPED = (DEFAULT, SMALL)
 
 
 @dataclass(frozen=True)
@@ -44,12 +52,13 @@ class ModelEntry:
 
 
 def list_models() -> list[ModelEntry]:
-    """The default model, then the models of the allow-list, or those in the local Hugging Face cache without one."""
+    """The models that ship, then those of the allow-list, or those in the local Hugging Face cache without one."""
     here = packaged_gguf() is not None or prepared_default() is not None
     entries = [ModelEntry(DEFAULT, TITLE, NOTE, True, here, "" if here else FETCH)]
+    entries.append(ModelEntry(SMALL, SMALL_TITLE, SMALL_NOTE, True, True, ""))
     allowed, cached = allowed_models(), _cached_ids()
     for name in cached if allowed is None else allowed:
-        if name == DEFAULT:
+        if name in SHIPPED:
             continue
         available = name in cached or user_path(name).exists()
         entries.append(ModelEntry(name, name, "", False, available, "" if available else "It is downloaded when used."))
@@ -57,9 +66,9 @@ def list_models() -> list[ModelEntry]:
 
 
 def allowed_models() -> tuple[str, ...] | None:
-    """The only models that may be loaded beside the default one, from ``FOCUS_LAB_MODELS``; None when all may.
+    """The only models that may be loaded beside those that ship, from ``FOCUS_LAB_MODELS``; None when all may.
 
-    The variable holds names, ids or paths with commas between them. Set but empty, it allows the default model alone.
+    The variable holds names, ids or paths with commas between them. Set but empty, it allows the shipped ones alone.
     """
     listed = os.environ.get(ALLOWED)
     if listed is None:
@@ -74,9 +83,9 @@ def check_allowed(name: str) -> None:
         InvalidInput: there is an allow-list and the name is not on it.
     """
     allowed = allowed_models()
-    if allowed is None or name == DEFAULT or name in allowed:
+    if allowed is None or name in SHIPPED or name in allowed:
         return
-    choices = ", ".join(dict.fromkeys((DEFAULT, *allowed)))
+    choices = ", ".join(dict.fromkeys((*SHIPPED, *allowed)))
     raise InvalidInput(f"The model {name!r} is not on this server's list.", f"It can be {choices}.")
 
 
@@ -95,6 +104,12 @@ def prepared_default() -> Path | None:
     from focus_core.models.convert import prepared
 
     return prepared(f"{DEFAULT}-{GGUF_SHA256[:12]}")
+
+
+@cache
+def small_revision() -> str:
+    """The beginning of the hash of the small model's weights."""
+    return hashlib.sha256((SMALL_FOLDER / "model.safetensors").read_bytes()).hexdigest()[:12]
 
 
 def _cached_ids() -> list[str]:

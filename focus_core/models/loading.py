@@ -30,7 +30,7 @@ DTYPES = ("float32", "bfloat16", "float16")
 AGAIN = "Download or save it again."
 LONGEST_PART = 255
 """Bytes of a file name; the system refuses longer ones."""
-WHAT_WORKS = "Use smollm2, a Hugging Face id such as org/name, a model folder or a .gguf file."
+WHAT_WORKS = "Use smollm2, gpt2-novels, a Hugging Face id such as org/name, a model folder or a .gguf file."
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ def load_model(
     """Load a model and its tokenizer, after checking that it is allowed, can be retrofitted, and fits in memory.
 
     Args:
-        name: ``smollm2``, a Hugging Face id, a model folder or a ``.gguf`` file.
+        name: ``smollm2``, ``gpt2-novels``, a Hugging Face id, a model folder or a ``.gguf`` file.
         device: where to put it; a CUDA device when there is one, else the CPU, by default.
         dtype: ``float32``, ``bfloat16``, ``float16`` or a torch dtype; by default the checkpoint's on a GPU, and
             float32 on a CPU.
@@ -151,6 +151,8 @@ def find_source(
     catalog.check_allowed(name)
     if name == catalog.DEFAULT:
         return _default_source(progress, cancel)
+    if name == catalog.SMALL:
+        return Source(catalog.SMALL_FOLDER, catalog.small_revision(), catalog.SMALL_NOTE)
     path = user_path(name)
     if any(len(os.fsencode(part)) > LONGEST_PART for part in path.parts):
         raise InvalidInput(f"{name[:80]!r}... cannot be the name of a model: it is too long.", WHAT_WORKS)

@@ -13,7 +13,7 @@ import pytest
 from focus_core import errors
 from focus_core.models import __main__ as command
 from focus_core.models import catalog, fetch, loading
-from focus_core.models.catalog import DEFAULT, FETCH, list_models
+from focus_core.models.catalog import DEFAULT, FETCH, SMALL, list_models
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -36,11 +36,12 @@ def test_lazy_names():
         _ = models.nothing
 
 
-def test_the_default_comes_first_and_says_what_it_is(cache, monkeypatch):
+def test_the_shipped_ones_come_first_and_say_what_they_are(cache, monkeypatch):
     monkeypatch.delenv("FOCUS_LAB_MODELS", raising=False)
     entries = list_models()
-    assert [e.name for e in entries] == [DEFAULT]
-    assert entries[0].bundled
+    assert [e.name for e in entries] == [DEFAULT, SMALL]
+    assert all(e.bundled for e in entries)
+    assert "Trained by this project" in entries[1].note
     assert "4-bit" in entries[0].note
     monkeypatch.setattr(catalog, "packaged_gguf", lambda: None)
     assert (list_models()[0].available, list_models()[0].how_to_get) == (False, FETCH)
@@ -56,19 +57,20 @@ def test_cached_models_are_listed(cache, tmp_path, monkeypatch):
     broken = tmp_path / "hf" / "hub" / "models--org--broken" / "snapshots" / "abc"
     broken.mkdir(parents=True)
     (broken / "config.json").write_text("{")
-    assert [(e.name, e.available, e.bundled) for e in list_models()[1:]] == [("org/decoder", True, False)]
+    assert [(e.name, e.available, e.bundled) for e in list_models()[2:]] == [("org/decoder", True, False)]
 
 
 def test_the_allow_list_is_all_that_is_listed(cache, tmp_path, monkeypatch):
     monkeypatch.setenv("FOCUS_LAB_MODELS", f" org/name ,{tmp_path},, smollm2")
-    assert [e.name for e in list_models()] == [DEFAULT, "org/name", str(tmp_path)]
-    assert [e.available for e in list_models()[1:]] == [False, True]
+    assert [e.name for e in list_models()] == [DEFAULT, SMALL, "org/name", str(tmp_path)]
+    assert [e.available for e in list_models()[2:]] == [False, True]
     catalog.check_allowed("org/name")
     with pytest.raises(errors.InvalidInput, match="'gpt2' is not on this server's list"):
         catalog.check_allowed("gpt2")
     monkeypatch.setenv("FOCUS_LAB_MODELS", "")
-    assert [e.name for e in list_models()] == [DEFAULT]
+    assert [e.name for e in list_models()] == [DEFAULT, SMALL]
     catalog.check_allowed(DEFAULT)
+    catalog.check_allowed(SMALL)
     with pytest.raises(errors.InvalidInput, match="not on this server's list"):
         catalog.check_allowed("org/name")
     monkeypatch.delenv("FOCUS_LAB_MODELS")
