@@ -6,7 +6,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from focus_core.errors import InvalidInput
 from focus_core.kernels.dense import dense_attention
-from focus_core.kernels.performer import log_features, orthogonal_projection, performer_attention
+from focus_core.kernels.performer import linear, log_features, orthogonal_projection, performer_attention
 from tests.kernels.cases import make
 
 
@@ -28,6 +28,13 @@ def test_the_linear_form_is_the_specification(keys, queries, first):
     got = performer_attention(q, k, v, projection, **settings)
     torch.testing.assert_close(got.double(), wanted, rtol=1e-5, atol=2e-6)
     assert got.isfinite().all()
+
+
+def test_longer_chunks_as_on_a_gpu_give_the_same(monkeypatch):
+    monkeypatch.setattr(linear, "CHUNK", linear.CHUNK_CUDA)
+    q, k, v, projection = case(1_100, dim=16, batch=2)
+    wanted = performer_attention(*(x.double() for x in (q, k, v, projection)), backend="reference")
+    torch.testing.assert_close(performer_attention(q, k, v, projection).double(), wanted, rtol=1e-5, atol=2e-6)
 
 
 @pytest.mark.parametrize("dim", [64, 80, 96, 128])

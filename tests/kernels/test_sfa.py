@@ -8,6 +8,7 @@ import torch
 from focus_core.errors import InvalidInput, NotAvailable
 from focus_core.kernels.dense import dense_attention
 from focus_core.kernels.sfa import code_bytes, encode, pack, sfa_attention, sparsify, top_features, unpack
+from focus_core.kernels.sfa.codes import _largest_sorted
 from focus_core.kernels.sfa.tiled import postings, sfa_tiled
 from tests.kernels.cases import make
 
@@ -166,6 +167,12 @@ def test_prefill_and_decode_choose_alike_in_bf16():
     sizes = x.abs().sort(-1, descending=True).values
     assert (sizes[..., 7] == sizes[..., 8]).any()
     assert torch.equal(top_features(x, 8), alone)
+
+
+def test_a_gpu_s_way_to_choose_is_the_same_choice():
+    x = torch.randn(2, 3, 100, 64, generator=torch.Generator().manual_seed(0)).bfloat16().float().round(decimals=1)
+    x[0, 0, :5] = 0
+    assert torch.equal(_largest_sorted(x.abs(), 8), top_features(x, 8))
 
 
 def test_dimensions_up_to_256_fit_a_byte():

@@ -100,6 +100,8 @@ def _largest(size: torch.Tensor, count: int) -> torch.Tensor:
     # topk breaks ties in no stated order. What is above its last value is certain; of what equals it, the first go in.
     if count == size.shape[-1]:
         return torch.arange(count, device=size.device).expand(size.shape)
+    if size.device.type == "cuda":
+        return _largest_sorted(size, count)
     largest, index = size.topk(count, -1)
     edge = largest[..., -1:]
     if bool(((size >= edge).sum(-1) == count).all()):
@@ -108,6 +110,11 @@ def _largest(size: torch.Tensor, count: int) -> torch.Tensor:
     room = count - above.sum(-1, keepdim=True)
     chosen = above | (equal & (equal.cumsum(-1) <= room))
     return chosen.nonzero()[:, -1].view(*size.shape[:-1], count)
+
+
+def _largest_sorted(size: torch.Tensor, count: int) -> torch.Tensor:
+    """The same by a stable sort, which keeps equal ones in order: on a GPU, rows this short are sorted faster."""
+    return size.sort(-1, descending=True, stable=True).indices[..., :count].sort(-1).values
 
 
 def sparsify(x: torch.Tensor, features: int, select: str = "features", *, leak: bool = False) -> torch.Tensor:
