@@ -55,9 +55,9 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     loaded = load(args, progress)
 
     from focus_core.routing.threshold_programme import fit_programme
-    from focus_core.routing.thresholds import fit_thresholds
+    from focus_core.routing.thresholds import fit_thresholds, spread_windows
 
-    windows = _windows(loaded.tokenizer, text, args.context, args.windows)
+    windows = spread_windows(loaded.tokenizer, text, args.context, args.windows)
     with stop_request() as cancel:
         watched = {"progress": progress, "cancel": cancel}
         if args.programme is None:
@@ -86,15 +86,3 @@ def table(document: dict[str, Any]) -> str:
     return pairs(
         [("adapter", f"{document['out']} ({document['kind']} for {document['model']})"), *shown, *layers],
     )
-
-
-def _windows(tokenizer: Any, text: str, context: int, most: int) -> Any:
-    """(W, N) windows, evenly spread through the text."""
-    import torch
-
-    ids = torch.tensor(tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"])
-    count = len(ids) // context
-    if not count:
-        raise InvalidInput(f"The text has {len(ids)} tokens and a window takes {context}.", "Use a longer text.")
-    spread = torch.linspace(0, count - 1, min(count, most)).long()
-    return ids[: count * context].view(count, context)[spread]
