@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from focus_core import assets
 from focus_core.benchmark.entries import BASELINE, key_of
-from focus_core.errors import InvalidInput
+from focus_core.errors import FocusError, InvalidInput
 from focus_core.handlers._shapes import fits
 from focus_core.variants import VARIANTS, Variant, make
 from focus_core.variants.base import Shape
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 LENGTH = 1024
 """Tokens at which bytes a token are counted; no count depends on it beyond constants."""
 MOST = 8
+OTHER_CHOICES = 3
+"""Rank of a line that differs in a choice which is not about what is kept."""
 CACHE_FIELD = "cache"
 """A setting of this name says what is kept: its values are told apart even where they take the same bytes."""
 
@@ -46,28 +48,40 @@ def cache_lines(model_name: str, model: ModelShape, itemsize: int = 4) -> list[d
         itemsize: bytes of a cached number.
 
     Returns:
-        ``{variant, config, adapter, counted}``; ``counted`` is bytes a token over all layers. Defaults come first, then
-        other things kept, other numbers, other choices; of each the small caches before the large ones.
+        ``{variant, config, adapter, counted, rank}``; ``counted`` is bytes a token over all layers. Defaults come first
+        (rank 0), then other things kept, other numbers, other choices; of each the small caches before the large ones.
     """
     dense = counted_bytes(make(BASELINE), model, itemsize)
     found: list[tuple[int, float, dict[str, Any]]] = []
     for name, cls in VARIANTS.items():
         seen: set[tuple] = set()
         for base, adapter in _bases(cls, model_name):
-            for rank, variant in [(0, base), *_changed(base)]:
-                size = counted_bytes(variant, model, itemsize)
+            for rank, variant in [(0, base), *_changed(base, set(_serve(adapter)))]:
+                try:
+                    size = counted_bytes(variant, model, itemsize)
+                except FocusError:  # such as a latent that neither the model nor an adapter has
+                    continue
                 mark = (size, getattr(variant, CACHE_FIELD, None))
                 if size == dense or mark in seen or not variant.served:
                     continue
                 seen.add(mark)
-                line = {"variant": name, "config": _differing(variant, adapter), "adapter": adapter, "counted": size}
+                line = {"variant": name, "config": _differing(variant, adapter), "adapter": adapter}
+                line |= {"counted": size, "rank": rank}
                 found.append((rank, size, line))
     return [line for _, _, line in sorted(found, key=lambda one: one[:2])]
 
 
 def usual(lines: list[dict[str, Any]], dense: float, most: int = MOST) -> list[dict[str, Any]]:
-    """The lines that a run takes when none are named: those that save, each variant once before its other sizes."""
-    return [line for line in lines if line["counted"] < dense][:most]
+    """The lines that a run takes when none are named: those that save, each variant once before its other sizes.
+
+    A variant that is about what is kept is among them where it saves nothing too, so that one sees why.
+    """
+
+    def wanted(line: dict[str, Any]) -> bool:
+        about_caches = line["rank"] == 0 and hasattr(VARIANTS[line["variant"]], CACHE_FIELD)
+        return about_caches or (line["counted"] < dense and line["rank"] < OTHER_CHOICES)
+
+    return list(filter(wanted, lines))[:most]
 
 
 def line_key(line: dict[str, Any]) -> str:
@@ -92,14 +106,19 @@ def _bases(cls: type[Variant], model_name: str) -> list[tuple[Variant, str | Non
     return found
 
 
-def _changed(base: Variant) -> list[tuple[int, Variant]]:
-    """The variant with one setting changed, for every setting and value that it takes; with a rank, 1 first."""
+def _changed(base: Variant, fixed: set[str]) -> list[tuple[int, Variant]]:
+    """The variant with one setting changed, for every setting and value that it takes; with a rank, 1 first.
+
+    What its adapter is served with (``fixed``) stays.
+    """
     found = []
     for item in dataclasses.fields(base):
+        if item.name in fixed:
+            continue
         value, limits = getattr(base, item.name), item.metadata
         if choices := limits.get("choices"):
             values = [choice for choice in choices if choice != value]
-            rank = 1 if item.name == CACHE_FIELD else 3
+            rank = 1 if item.name == CACHE_FIELD else OTHER_CHOICES
         elif isinstance(value, int) and not isinstance(value, bool):
             values, rank = [value // 2, value * 2], 2
         else:

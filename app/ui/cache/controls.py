@@ -1,0 +1,119 @@
+"""The KV cache page's controls: which caches, how long a prompt, and the run with its cost."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import streamlit as st
+
+from app.ui import comparisons, links, runs, selection
+from app.ui.cache import lines
+from app.ui.guard import show_error
+from app.ui.jobs import about, job_status
+from app.ui.view import Page
+from focus_core.errors import FocusError
+
+LINES, PROMPT = "cache_lines", "cache_prompt"
+
+
+def from_link(options: dict[str, Any], notices: list[str]) -> None:
+    """Take the choices that the opening link names."""
+    before = st.session_state.get(LINES)
+    links.restore(LINES, options, notices, several=True)
+    if st.session_state.get(LINES) != before:
+        _picked()
+    links.restore(PROMPT, lines.PROMPTS, notices)
+
+
+def choose(page: Page, options: dict[str, dict[str, Any]], usual: list[str]) -> dict[str, Any] | None:
+    """Draw the controls; the request that they make."""
+    # Another model has other caches: what is chosen is kept where it exists there too.
+    if st.session_state.get("_cache_model") != page.model and LINES in st.session_state:
+        kept = [name for name in st.session_state[LINES] if name in options]
+        st.session_state[LINES] = kept if kept and "_cache_picked" in st.session_state else usual
+    st.session_state["_cache_model"] = page.model
+    st.session_state.setdefault(LINES, usual)
+    st.session_state[LINES] = [name for name in st.session_state[LINES] if name in options]
+    chosen = st.multiselect(
+        "Beside dense",
+        list(options),
+        key=LINES,
+        format_func=lambda name: lines.label(options[name]),
+        placeholder="Choose caches",
+        wrap=True,
+        help="Every registered variant whose cache differs from dense's, with the settings that change its size. One "
+        "that this model cannot have is refused with its reason.",
+        on_change=_picked,
+        persist_state="session",
+    )
+    st.session_state.setdefault(PROMPT, lines.USUAL_PROMPT)
+    prompt = st.segmented_control(
+        "Tokens read before decoding",
+        lines.PROMPTS,
+        key=PROMPT,
+        required=True,
+        format_func=lambda n: f"{n:,}",
+        persist_state="session",
+        help=f"After them {lines.DECODED} tokens are decoded from the cache, one by one.",
+    )
+    links.write(LINES, "" if chosen == usual else ",".join(chosen))
+    links.write(PROMPT, "" if prompt in (None, lines.USUAL_PROMPT) else str(prompt))
+    return lines.request(page, [options[name] for name in chosen], int(prompt or lines.USUAL_PROMPT))
+
+
+def _picked() -> None:
+    st.session_state["_cache_picked"] = True
+
+
+def run_box(page: Page, request: dict[str, Any] | None) -> None:
+    """The Run button with its cost, or the run's progress."""
+    if request is None:
+        st.button("Run", type="primary", disabled=True, width="stretch", key="cache_run_button")
+        st.caption("Paste a text at the left." if page.text is None else "Choose a cache.")
+        return
+    job_id = selection.asked(request)
+    job = comparisons.job_of(page, job_id)
+    if job is not None and job.state in ("queued", "running"):
+        job_status(page.engine, job_id, key="cache_job", what="the measurement", session=page.session)
+        comparisons.redraw_when_more(page.engine, job)
+        return
+    if job is not None and job.state in ("failed", "cancelled"):
+        job_status(page.engine, job_id, key="cache_job", what="the measurement")
+        if job.state == "failed":
+            _ways_out(page, request)
+    try:
+        cost = page.engine.estimate(lines.KIND, request)
+    except FocusError as error:
+        show_error(error.message, error.hint)
+        _ways_out(page, request)
+        return
+    done = job is not None and job.state == "done"
+    takes = f" · about {about(cost.seconds)}" if cost.seconds >= 1 else ""
+    if st.button(
+        f"{'Measure again' if done else 'Run'}{takes}",
+        type="secondary" if done else "primary",
+        icon=":material/play_arrow:",
+        key="cache_run_button",
+        width="stretch",
+    ):
+        if done:
+            st.session_state["_cache_again"] = st.session_state.get("_cache_again", 0) + 1
+            request = {**request, "again": st.session_state["_cache_again"]}
+        selection.remember(request, page.engine.submit(lines.KIND, request, session=page.session).id)
+        st.rerun()
+    st.caption(cost.sentence)
+
+
+def _ways_out(page: Page, request: dict[str, Any]) -> None:
+    """Buttons for the nearest things that work."""
+    shorter = [n for n in lines.PROMPTS if n < request["prompt"]]
+    if shorter:
+        st.button(f"Read {shorter[-1]:,} tokens", key="cache_way_short", on_click=set_key, args=(PROMPT, shorter[-1]))
+    elif page.text is None or page.text.name is None:
+        first = runs.texts.names()[0]
+        st.button("Take a shipped passage", key="cache_way_text", on_click=runs.use_text, args=(first,))
+
+
+def set_key(key: str, value: Any) -> None:
+    """Set a control (a button's callback)."""
+    st.session_state[key] = value

@@ -1,0 +1,147 @@
+"""What the KV cache page can measure, the request, and the result that is shown."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import streamlit as st
+
+from analysis.cache import merge
+from analysis.captions import settings as in_words
+from app.ui import links, selection
+from app.ui.comparisons import Shown, job_of, results_folder
+from app.ui.settings import variant_label
+from app.ui.view import Page
+from focus_core.benchmark.cache_lines import CACHE_FIELD, MOST, cache_lines, counted_bytes, usual
+from focus_core.handlers._shapes import shape_of
+from focus_core.models.catalog import DEFAULT
+from focus_core.variants import VARIANTS, make
+
+KIND = "cache"
+RUN = "cache_run"
+PROMPTS = (64, 128, 256, 512, 1024, 2048)
+USUAL_PROMPT = 256
+DECODED, REPEATS = 32, 3
+PREFIX = "cache-"
+
+
+def label(line: dict[str, Any]) -> str:
+    """A line as people read it: the variant, what decides its bytes, and its adapter."""
+    variant, config = line["variant"], line["config"]
+    parts = variant.split("_")
+    name = " + ".join(map(variant_label, parts)) if set(parts) <= set(VARIANTS) else variant_label(variant)
+    sizes = {k.field for k in VARIANTS[variant].knobs if k.moves == "cache"}
+    full = make(variant, config).to_dict()
+    said = in_words({k: v for k, v in full.items() if (k in sizes or k in config) and k != CACHE_FIELD})
+    kept, adapter = full.get(CACHE_FIELD), line.get("adapter")
+    parts = [name, f"{kept.upper()}-cache" if kept and not adapter else "", said if said != "no settings" else ""]
+    named = ", ".join(filter(None, parts))
+    return f"{named} ({adapter})" if adapter else named
+
+
+def short_name(line: dict[str, Any]) -> str:
+    """A stable name for links, such as ``sfa.features-8``."""
+    parts = [line["variant"], line.get("adapter"), *(f"{k}-{v}" for k, v in sorted(line["config"].items()))]
+    return ".".join(filter(None, parts))
+
+
+def choices(page: Page) -> tuple[dict[str, dict[str, Any]], list[str]]:
+    """Every cache that the registry offers for this model, by its short name, and those taken when none is chosen."""
+    shape = shape_of(page.model) or shape_of(DEFAULT)
+    lines = cache_lines(page.model, shape)
+    dense = counted_bytes(make("dense"), shape, 4)
+    return {short_name(line): line for line in lines}, [short_name(line) for line in usual(lines, dense, MOST)]
+
+
+def request(page: Page, lines: list[dict[str, Any]], prompt: int) -> dict[str, Any] | None:
+    """The ``cache`` job for these choices; None while there is nothing to read or to measure."""
+    if page.text is None or not lines:
+        return None
+    entries = [{k: line[k] for k in ("variant", "config", "adapter")} | {"label": label(line)} for line in lines]
+    again = st.session_state.get("_cache_again", 0)
+    return {
+        "model": page.model,
+        "text_name": page.text.name,
+        "text": None if page.text.name else page.text.text,
+        "entries": entries,
+        "prompt": prompt,
+        "decoded": DECODED,
+        "repeats": REPEATS,
+        **({"again": again} if again else {}),
+    }
+
+
+def find(page: Page, wanted: dict[str, Any] | None) -> Shown | None:
+    """What to draw: this request's result as far as it has come, the last one of this model, else a recorded one."""
+    last: dict[str, str] = st.session_state.setdefault("_cached", {})
+    job_id = selection.asked(wanted) if wanted else None
+    if job_id and (result := _result(page, job_id)):
+        last[page.model] = job_id
+        return Shown(result, "live", job_id)
+    if page.model in last and (result := _result(page, last[page.model])):
+        return Shown(result, "earlier settings", last[page.model])
+    found = recorded()
+    own = [d for d in found if d["about"].get("model") == page.model]
+    return next((Shown(d, "recorded") for d in [*own, *found]), None)
+
+
+def from_link(page: Page, notices: list[str]) -> None:
+    """Open the measurement that the link names; one that is gone is said, and the link's choices stay."""
+    key = links.opening(RUN)
+    job = page.engine.find(key) if key else None
+    if job is not None and job.kind == KIND:
+        st.session_state.setdefault("_reopened", {})[job.id] = job
+        selection.remember(job.request, job.id)
+        if "again" in job.request:
+            st.session_state["_cache_again"] = job.request["again"]
+    elif key:
+        notices.append(f"The measurement {key[:12]} of the link is not on this machine; its choices are set.")
+
+
+def to_link(page: Page, shown: Shown | None) -> None:
+    """Put the id of the measurement that is shown into the address."""
+    job = job_of(page, shown.job_id) if shown is not None and shown.origin == "live" else None
+    links.write(RUN, getattr(job, "key", "") if job is not None and job.state == "done" else "")
+
+
+def _result(page: Page, job_id: str) -> dict[str, Any] | None:
+    job = job_of(page, job_id)
+    if job is None:
+        return None
+    if job.state == "done" and job.result:
+        return job.result
+    parts = merge(list(job.partial))
+    return parts if parts["rows"] else None
+
+
+def recorded() -> list[dict[str, Any]]:
+    """Shipped measurements of caches, those of a model with a key a query head first."""
+    found = [d for d in documents() if d.get("rows") and "kv_heads" in d.get("about", {})]
+    return sorted(found, key=lambda d: d["about"]["kv_heads"] < d["about"]["heads"])
+
+
+def document(name: str) -> dict[str, Any] | None:
+    """One shipped document of this page by its file's name; None when it does not ship."""
+    return next((d for d in documents() if d["file"] == name), None)
+
+
+def documents() -> list[dict[str, Any]]:
+    """All shipped documents of this page."""
+    folder = results_folder()
+    paths = sorted(folder.glob(f"{PREFIX}*.json"))
+    return _read(tuple(map(str, paths)), max((p.stat().st_mtime for p in paths), default=0.0))
+
+
+@st.cache_data(show_spinner=False, max_entries=4)
+def _read(paths: tuple[str, ...], modified: float) -> list[dict[str, Any]]:
+    found = []
+    for path in map(Path, paths):
+        try:
+            value = json.loads(path.read_text("utf-8"))
+        except ValueError:
+            continue
+        if isinstance(value, dict):
+            found.append({**value, "file": path.name})
+    return found

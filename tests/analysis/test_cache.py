@@ -1,0 +1,132 @@
+"""What is said and drawn of caches: grades, both orders of Slim, cards, encoder-decoders."""
+
+import math
+
+import pytest
+
+from analysis import cache as words
+from analysis import cache_card as card
+from analysis import cache_cross as cross
+from analysis import cache_orders as orders
+from analysis.cache_figures import bars, layer_errors, layer_map
+from focus_core.benchmark.cache_lines import counted_bytes
+from focus_core.variants import make
+from tests.app.fake_cache import DENSE, about, row
+
+SFA = {"variant": "sfa", "config": {}, "adapter": None, "label": "SFA <16>"}
+
+
+def result(*rows):
+    request = {"model": "tiny", "prompt": 24, "decoded": 4, "text_name": None}
+    return {"about": about(request), "rows": [row(DENSE, 0.0), *rows], "complete": True}
+
+
+@pytest.mark.parametrize(
+    ("errors", "words_by_format"),
+    [
+        ((0.0, 0.0, 0.0), ("exact", "exact", "exact")),
+        ((9e-4, 0.03, 0.004), ("to rounding", "to rounding", "to rounding")),
+        ((9e-4, 0.06, None), ("to rounding", "lost to rounding", "lost to rounding")),
+        ((2e-3, 0.03, 0.004), ("approximate", "approximate", "approximate")),
+    ],
+)
+def test_a_cache_is_judged_by_whether_its_error_goes_away_in_a_finer_format(errors, words_by_format):
+    one = row(SFA)
+    for dtype, error in zip(one["layers"], errors, strict=True):
+        one["layers"][dtype]["error"] = [0.0, error]
+    found = [words.grade(result(one), one, dtype) for dtype in one["layers"]]
+    assert tuple(grade.word for grade in found) == words_by_format
+    assert words.error_text(found[2].error) == ("overflows" if errors[2] is None else words.error_text(errors[2]))
+    assert words.grade(result(one), {"layers": {}}) is None
+
+
+def test_the_answer_names_the_smallest_cache_of_each_kind_and_says_when_none_is_exact():
+    said = words.answer(result(row(SFA)))
+    assert "None of the smaller caches measured is exact." in said
+    other = {**SFA, "config": {"features": 32}, "label": "SFA 32"}
+    said = words.answer(result(row(SFA), row(other, 1e-5)))
+    assert "SFA 32 keeps 4.99 kB (81.2 %) and is exact to rounding (0.00100 %); it says" in said
+    assert "None of" not in said
+    assert words.answer(words.merge([])).startswith("Measure the caches")
+    assert "No other cache" in words.answer(result())
+
+
+def test_rows_replace_earlier_ones_of_the_same_key():
+    first, later = row(SFA), {**row(SFA), "agree": 0.9}
+    merged = words.merge([{"about": {"model": "a"}}, {"row": first}, {"row": later}])
+    assert [r["agree"] for r in merged["rows"]] == [0.9]
+    assert merged["about"] == {"model": "a"}
+
+
+def test_figures_escape_names_and_say_what_is_missing():
+    whole = result(row(SFA, None), row({**SFA, "config": {"features": 8}, "label": "eight"}))
+    names = [bar.y[0] for bar in bars(whole).data]
+    assert "SFA &lt;16&gt;" in names
+    drawn = layer_map(whole, "float16").data[0]
+    assert drawn.z[drawn.y.index("SFA &lt;16&gt;")][0] == 0.0
+    key = whole["rows"][1]["key"]
+    assert {bar.name for bar in bars(whole, "float16").data} >= {"✕ lost to rounding", "≈ approximate"}
+    assert any("overflows" in trace.name for trace in layer_errors(whole, key).data)
+    for empty in (bars(words.merge([])), layer_errors(whole, "none"), layer_map(whole, "int8")):
+        assert empty.layout.annotations[0].text
+    assert len(words.layer_table(whole)) == 3 * 3 * 4
+
+
+def test_operations_and_bytes_of_both_orders_are_the_papers():
+    d, h, n = 4096, 32, 1000
+    assert orders.work(orders.FIRST, d, h, n).operations == (2 * n + 6) * d**2 + 4 * n * d
+    assert orders.work(orders.SECOND, d, h, n).operations == 8 * d**2 + 2 * n * d * (h + 1)
+    dense, second = (orders.work(o, d, h, n, batch=3, itemsize=2) for o in (orders.DENSE, orders.SECOND))
+    assert dense.bytes - second.bytes == 3 * n * d * 2
+    # Far beyond the weights order 2 reads half, and is bound by reading while 2h + 2 < operations a byte.
+    assert orders.ratio(orders.SECOND, d, h, 1 << 24, 1, 413) == pytest.approx(0.5, abs=0.001)
+    assert orders.slower_from(orders.SECOND, d, h, 1, 93) is None
+    assert orders.slower_from(orders.SECOND, d, h, 1, orders.enough(h) / 2 * 0.9) > 1
+    cross_at = orders.crossover(d, h, 1, 413)
+    assert orders.ratio(orders.FIRST, d, h, cross_at, 1, 413) <= orders.ratio(orders.SECOND, d, h, cross_at, 1, 413)
+    assert orders.ratio(orders.FIRST, d, h, 2 * cross_at, 1, 413) > orders.ratio(
+        orders.SECOND, d, h, 2 * cross_at, 1, 413
+    )
+    assert orders.crossover(d, h, 64, 413) < cross_at
+    points = [{"order": orders.SECOND, "cached": 256, "ratio": {"median": 0.9, "p10": 0.8, "p90": 1.0, "n": 5}}]
+    assert any("measured" in trace.name for trace in orders.figure(d, h, 1, 413.0, points).data)
+
+
+def test_presets_have_the_cached_numbers_that_the_paper_gives():
+    numbers = {p.title: counted_bytes(make("dense"), p.shape, 1) for p in card.PRESETS}
+    published = {"Phi-3-mini-128k": (25.8e9, 131_072), "CodeLlama-7B": (4.3e9, 16_384)}
+    published |= {"GPT-2 XL": (157e6, 1024), "SmolLM2-1.7B": (0.8e9, 8192)}
+    for title, (total, tokens) in published.items():
+        assert numbers[title] * tokens == pytest.approx(total, rel=0.01)
+
+
+def test_a_card_holds_what_is_left_beside_the_weights():
+    assert card.hold(100.0, 10_000.0, 2, 10) == (50, 10)
+    assert card.room(1e9, 1e9, 2) == 0
+    shape = card.PRESETS[0].shape
+    held = card.holdings("", shape, 24e9, 2, 1, 4096, lambda line: line["variant"], {"dense": 1000.0})
+    assert (held[0].origin, held[0].context) == ("measured", int((24e9 - 7.6e9) // 1000))
+    assert all(one.origin == "counted" for one in held[1:])
+    assert len(card.figure(held, 131_072).data) > 2
+    assert "do not fit" in card.figure([card.Held("dense", 1.0, "counted", 0, 0)], 1).layout.annotations[0].text
+    assert card.MLA_LATENT + card.MLA_ROTARY == card.MLA_WIDTH
+
+
+def test_encoder_decoders_have_the_papers_factors_and_its_failures():
+    whisper, _, eleven = cross.ENCODERS
+    assert cross.layer_ratio(eleven) == 32
+    assert cross.layer_ratio(whisper) == 2
+    assert cross.cross_ratio(whisper) == 8
+    assert cross.numbers(whisper, "dense") == 2 * 4 * 384 * 1948
+    # The published 8.7 is keys and values of both over the decoder's keys alone.
+    assert cross.numbers(whisper, "dense") / (4 * 448 * 384) == pytest.approx(8.7, abs=0.01)
+    assert sum(passed[0] for _, _, passed, *_ in cross.FAILURES) == 71
+    assert len(cross.failure_figure().data) == 3
+    assert list(cross.formula_table()["Model"]) == [e.title for e in cross.ENCODERS]
+    rows = [{"model": "a", "label": "b", "cross_bytes": 5, "dense_cross_bytes": 10, "error": 1e-7}]
+    assert cross.measured_table(rows)["Of keys and values"][0] == "0.500×"
+
+
+def test_an_overflow_is_larger_than_any_error():
+    assert words.worst(row(SFA, None), "float32") == (math.inf, 0)
+    assert words.worst({}, "float32") == (None, 0)
