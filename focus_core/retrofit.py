@@ -78,7 +78,7 @@ def retrofit(model: nn.Module, variant: Variant, adapter: Any = None, recorder: 
     attached = getattr(adapter, "attached", None)
     try:
         active._enter()
-        with nullcontext() if attached is None else attached(model):
+        with variant.attached(model), nullcontext() if attached is None else attached(model):
             yield active
     finally:
         active._leave()

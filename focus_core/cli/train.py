@@ -11,19 +11,22 @@ from typing import Any
 from focus_core.cli.options import add_model, load
 from focus_core.cli.output import bar, pairs, stop_request
 from focus_core.errors import InvalidInput
-from focus_core.training.settings import BALANCES, FORMS, KINDS, MAPS, TrainSettings
+from focus_core.training.settings import BALANCES, FORMS, KINDS, MAPS, WEIGHTINGS, TrainSettings
 
-SUMMARY = "train an adapter for a frozen model: routers, LoRA, or a control (one temperature a layer, k-means)"
+SUMMARY = "train an adapter for a frozen model: routers, LoRA, a latent's factors, or a control (temperature, k-means)"
 NOVELS = "novels"
-KMEANS, ROUTING, FEATURE_MAPS = "kmeans", "routing", "feature_maps"
-_FITTED = (KMEANS, ROUTING, FEATURE_MAPS)
+KMEANS, ROUTING, FEATURE_MAPS, FACTORS = "kmeans", "routing", "feature_maps", "factors"
+_FITTED = (KMEANS, ROUTING, FEATURE_MAPS, FACTORS)
 _FIT_WINDOWS = 16
 _BY_KIND: dict[str, dict[str, Any]] = {
-    "learning_rate": {"lora": 5e-4, "sfa": 1e-3},
+    "learning_rate": {"lora": 5e-4, "sfa": 1e-3, "latent": 1e-3},
+    "rank": {"latent": 64, FACTORS: 64},
     "query_topk": {"routing": 1},
 }
 """Defaults that differ from those of ``TrainSettings`` for a kind."""
-_CHOICES = {"kind": (*KINDS, *_FITTED), "form": FORMS, "balance": BALANCES, "maps": MAPS}
+_BY_MODEL = {"rotary": "half of those that rotate"}
+"""Settings whose default is the model's."""
+_CHOICES = {"kind": (*KINDS, *_FITTED), "form": FORMS, "balance": BALANCES, "maps": MAPS, "weighting": WEIGHTINGS}
 _VALIDATION_SHARE = 0.1
 
 
@@ -51,18 +54,17 @@ def configure(parser: argparse.ArgumentParser) -> None:
         shape: dict[str, Any] = {"choices": _CHOICES[field.name]} if field.name in _CHOICES else {"metavar": "X"}
         others = _BY_KIND.get(field.name, {})
         said = "".join(f"; {value} for {kind}" for kind, value in others.items())
-        default = None if others else field.default
-        group.add_argument(
-            flag, type=type(field.default), default=default, help=f"default {field.default}{said}", **shape
-        )
+        default = None if others or field.name in _BY_MODEL else field.default
+        usual = _BY_MODEL.get(field.name, field.default)
+        group.add_argument(flag, type=type(field.default), default=default, help=f"default {usual}{said}", **shape)
 
 
 def run(args: argparse.Namespace) -> dict[str, Any]:
     """Train; the document is the adapter's record with where it lies."""
     given = {f.name: getattr(args, f.name) for f in dataclasses.fields(TrainSettings)}
-    for name, others in _BY_KIND.items():
+    for name in (*_BY_KIND, *_BY_MODEL):
         if given[name] is None:
-            given[name] = others.get(args.kind, getattr(TrainSettings, name))
+            given[name] = _BY_KIND.get(name, {}).get(args.kind, getattr(TrainSettings, name))
     chosen = TrainSettings(**(given | ({"kind": "router"} if args.kind in _FITTED else {})))
     out = Path(args.out)
     if out.exists() and not out.is_dir():
@@ -70,6 +72,10 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     training, validation, names = _texts(args.text)
     progress = bar()
     loaded = load(args, progress)
+    if args.kind in ("latent", FACTORS) and args.rotary is None:
+        from focus_core.routing.factorise import default_rotary
+
+        chosen = dataclasses.replace(chosen, rotary=default_rotary(loaded.facts))
 
     import torch
 
@@ -123,9 +129,10 @@ def table(document: dict[str, Any]) -> str:
 
 
 def _fit(kind: str, loaded: Any, ids: Any, chosen: TrainSettings, out: Path, names: str, progress: Any) -> Any:
-    """What is not trained: k-means of hidden states, or of heads, over windows spread through the text."""
+    """What is not trained: k-means of hidden states or of heads, maps or factors, over windows spread in the text."""
     import torch
 
+    from focus_core.routing.factorise import factorise
     from focus_core.routing.feature_maps import fit_feature_maps
     from focus_core.routing.kmeans import fit_kmeans
     from focus_core.routing.online import fit_routing
@@ -139,11 +146,15 @@ def _fit(kind: str, loaded: Any, ids: Any, chosen: TrainSettings, out: Path, nam
     if kind == FEATURE_MAPS:
         adapter: Any = fit_feature_maps(loaded.model, windows, progress=progress)
         served = ("features", "select", "sparse")
+    elif kind == FACTORS:
+        options: dict[str, Any] = {"rotary": chosen.rotary, "weighting": chosen.weighting}
+        adapter = factorise(loaded.model, windows, chosen.rank, **options, progress=progress)
+        served = ("rank", "rotary")
     else:
         fit: Any = fit_kmeans if kind == KMEANS else fit_routing
         adapter = fit(loaded.model, windows, groups=chosen.groups, seed=chosen.seed, progress=progress)
     adapter.serve = {name: getattr(chosen, name) for name in served}
-    adapter.record = {"texts": names, "windows": len(windows), "context": chosen.context, "seed": chosen.seed}
+    adapter.record |= {"texts": names, "windows": len(windows), "context": chosen.context, "seed": chosen.seed}
     adapter.save_pretrained(out, loaded.model)
     return adapter
 

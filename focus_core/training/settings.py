@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from focus_core.errors import InvalidInput
 from focus_core.variants import VARIANTS, Variant, make
 
-KINDS = ("router", "temperature", "lora", "sfa")
+KINDS = ("router", "temperature", "lora", "sfa", "latent")
 FORMS = ("directed", "shared", "paper")
 MAPS = ("balanced", "identity")
+WEIGHTINGS = ("activations", "weights")
 BALANCES = ("bias", "sinkhorn", "loss", "none")
 
 
@@ -21,18 +22,23 @@ class TrainSettings:
 
     Attributes:
         kind: ``router``, ``temperature`` (control: one far-temperature a layer), or ``lora`` (low-rank updates of the
-            attention's projections), or ``sfa`` (maps of queries and keys before their features are chosen).
+            attention's projections), ``sfa`` (maps of queries and keys before their features are chosen), or
+            ``latent`` (factors that make keys and values from a small latent).
         form: of the router: ``directed``, ``shared`` or ``paper``.
         groups, dim: K and d_g.
         router_per_kv_head: one router a KV head instead of one a layer.
         query_topk, key_topk, window, sinks: the mask that is trained for and served.
         through: of ``lora``: the variant that is trained through and served, with settings if any, for example
             ``performer features=128``; its window and sinks are those above unless named here.
-        rank, alpha, targets: of ``lora``: r, the scale ``alpha / r`` of an update, and the projections (``qkvo``).
+        rank: of ``lora`` and ``latent``: r.
+        alpha, targets: of ``lora``: the scale ``alpha / r`` of an update, and the projections (``qkvo``).
         features, select, sparse: of ``sfa``, the codes that are trained for and served; ``select=first`` trains the
             short-embedding baseline.
         maps: where the maps of ``sfa`` start: ``balanced`` (fitted, see ``fit_feature_maps``) or ``identity``.
-        output_weight: of ``sfa``: weight of the error against dense attention beside the language model's loss.
+        rotary, weighting: of ``latent``: rotated numbers of each KV head's key that are kept, and what the factors
+            start from (see ``factorise``).
+        output_weight: of ``sfa`` and ``latent``: weight of the error against dense attention beside the language
+            model's loss.
         steps, context, batch, accumulate: optimizer steps; tokens a window; windows a forward; forwards a step.
         learning_rate, warmup, clip: AdamW's peak rate, linear warm-up steps then cosine, gradient norm limit.
         temperature_start, temperature_end: of the soft memberships, geometric from one to the other.
@@ -63,6 +69,8 @@ class TrainSettings:
     select: str = "features"
     sparse: str = "both"
     maps: str = "balanced"
+    rotary: int = 0
+    weighting: str = "activations"
     output_weight: float = 1.0
     steps: int = 550
     context: int = 4096
@@ -85,7 +93,8 @@ class TrainSettings:
 
     def __post_init__(self) -> None:
         """Refuse what could not train, before any work."""
-        for name, allowed in (("kind", KINDS), ("form", FORMS), ("balance", BALANCES), ("maps", MAPS)):
+        choices = {"kind": KINDS, "form": FORMS, "balance": BALANCES, "maps": MAPS, "weighting": WEIGHTINGS}
+        for name, allowed in choices.items():
             if getattr(self, name) not in allowed:
                 raise InvalidInput(
                     f"Training setting {name} is {getattr(self, name)!r}.", f"It can be {', '.join(allowed)}."
@@ -112,6 +121,10 @@ class TrainSettings:
             )
         if not self.output_weight >= 0:
             raise InvalidInput(f"Training setting output_weight is {self.output_weight}.", "It can be 0 or more.")
+        if self.rotary < 0 or self.rotary % 2:
+            raise InvalidInput(
+                f"Training setting rotary is {self.rotary}.", "It can be 0, 2, 4 and so on: whole pairs."
+            )
         if self.kind == "sfa" and self.select == "pairs":
             raise InvalidInput("Maps mix rotary pairs, so pairs cannot be chosen after them.", "Use select=features.")
         if self.kind in ("router", "temperature") and self.context <= self.window + self.sinks:
@@ -136,6 +149,8 @@ class TrainSettings:
             return self._through()
         if self.kind == "sfa":
             return make("sfa", {name: getattr(self, name) for name in ("features", "select", "sparse")})
+        if self.kind == "latent":
+            return make("mla", {"rank": self.rank, "rotary": self.rotary})
         mask = {name: getattr(self, name) for name in ("groups", "query_topk", "key_topk", "window", "sinks")}
         if step is None:
             return make("focus", mask)
@@ -158,7 +173,7 @@ class TrainSettings:
     @property
     def penalty_weight(self) -> float:
         """Weight of the loss beside the language model's; 0 where there is none."""
-        if self.kind == "sfa":
+        if self.kind in ("sfa", "latent"):
             return self.output_weight
         return self.balance_weight if self.balance == "loss" else 0.0
 

@@ -18,7 +18,9 @@ from torch import nn
 from focus_core.adapter import Adapter, fingerprint
 from focus_core.errors import Cancelled, InvalidInput
 from focus_core.routing.balance import LoadMeter, move_bias, move_duals
+from focus_core.routing.factorise import factorise, latent_settings
 from focus_core.routing.feature_maps import FeatureMaps, FeatureMapsConfig, fit_feature_maps
+from focus_core.routing.latent import LatentFactors
 from focus_core.routing.router import Router, RouterConfig
 from focus_core.routing.temperature import FarTemperature, FarTemperatureConfig
 from focus_core.training.checkpoint import load_checkpoint, read_state, save_checkpoint
@@ -67,6 +69,8 @@ def new_adapter(facts: Any, settings: TrainSettings, model: nn.Module | None = N
         )
     if settings.kind == "sfa":
         return FeatureMaps(FeatureMapsConfig(facts.layers, facts.heads, facts.kv_heads, facts.head_dim))
+    if settings.kind == "latent":
+        return LatentFactors(latent_settings(facts, settings.rank, settings.rotary))
     if settings.kind == "temperature":
         return FarTemperature(FarTemperatureConfig(facts.layers))
     routers = facts.kv_heads if settings.router_per_kv_head else 1
@@ -126,9 +130,8 @@ def train(
         _check_same_run(out, found, state)
         load_checkpoint(out, adapter, optimizer)
         state = found
-    elif settings.kind == "sfa" and settings.maps == "balanced":
-        windows = [draw_windows(training_ids, settings, 0, -1 - i, 0)[:1] for i in range(_FIT_WINDOWS)]
-        adapter.load_state_dict(fit_feature_maps(loaded.model, torch.cat(windows)).state_dict())
+    elif settings.kind == "latent" or (settings.kind == "sfa" and settings.maps == "balanced"):
+        adapter.load_state_dict(_fitted(loaded.model, training_ids, settings).state_dict())
     routed, optimizer = accelerator.prepare(RoutedModel(loaded.model, adapter), optimizer)
     meter = _meter(adapter, settings)
     validator = _Validator(loaded, adapter, validation_ids, settings)
@@ -172,6 +175,15 @@ def train(
     checkpoint()
     accelerator.wait_for_everyone()
     return Adapter.from_pretrained(out, loaded.model)
+
+
+def _fitted(model: nn.Module, ids: torch.Tensor, settings: TrainSettings) -> Adapter:
+    """What training starts from where it does not start from nothing."""
+    drawn = [draw_windows(ids, settings, 0, -1 - i, 0)[:1] for i in range(_FIT_WINDOWS)]
+    windows = torch.cat(drawn)
+    if settings.kind == "sfa":
+        return fit_feature_maps(model, windows)
+    return factorise(model, windows, settings.rank, rotary=settings.rotary, weighting=settings.weighting)
 
 
 def leave_group() -> None:
@@ -229,7 +241,7 @@ def _check_lengths(training_ids: torch.Tensor, validation_ids: torch.Tensor, set
 
 
 def _meter(adapter: Adapter, settings: TrainSettings) -> LoadMeter | OutputError | None:
-    if settings.kind == "sfa" and settings.output_weight:
+    if settings.kind in ("sfa", "latent") and settings.output_weight:
         return OutputError()
     if not isinstance(adapter, Router):
         return None

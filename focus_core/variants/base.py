@@ -7,6 +7,7 @@ torch inside the methods that compute.
 from __future__ import annotations
 
 import dataclasses
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -14,12 +15,13 @@ from focus_core.errors import InvalidInput
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from contextlib import AbstractContextManager
 
     import torch
     from torch import nn
 
     from focus_core.cache import Memo
-    from focus_core.models.facts import ModelFacts
+    from focus_core.models.facts import Latent, ModelFacts
     from focus_core.pattern import Pattern
 
 LORA = "lora"
@@ -58,6 +60,8 @@ class Shape:
     length: int
     queries: int | None = None
     itemsize: int = 4
+    latent: Latent | None = None
+    """Sizes of the model's own latent attention, of which ``head_dim`` is a query's."""
 
 
 @dataclass(frozen=True)
@@ -212,6 +216,8 @@ class Variant:
     """True when a cache holds what ``pack`` makes of new tokens, and not their keys and values."""
     rotates_cached: ClassVar[bool] = False
     """True when ``AttentionCall.positions`` is needed: what is cached is rotated each time it is read."""
+    serves_latent: ClassVar[bool] = False
+    """Whether models with a latent attention of their own (``ModelFacts.latent``) are served."""
     keeps_memo: ClassVar[bool] = False
     """Whether decoding goes on from a summary of all earlier tokens (see ``AttentionCall.memo``)."""
     knobs: ClassVar[tuple[Knob, ...]] = ()
@@ -260,7 +266,15 @@ class Variant:
         return False
 
     def supports(self, facts: ModelFacts) -> Support:
-        """Say whether this variant can serve the model, with the reason when it cannot."""
+        """Say whether this variant can serve the model, with the reason when it cannot.
+
+        A variant with more reasons asks this first.
+        """
+        if facts.latent is not None and not self.serves_latent:
+            return Support(
+                False,
+                "it has multi-head latent attention, whose cache holds no keys and values; dense and mla serve it.",
+            )
         return Support(True)
 
     def prepare(
@@ -286,6 +300,10 @@ class Variant:
         returns something here is not asked for ``prepare``.
         """
         return None
+
+    def attached(self, model: nn.Module) -> AbstractContextManager[None]:
+        """What a retrofit holds open while this variant is in use: nothing, unless the model's own modules change."""
+        return nullcontext()
 
     def derive(self, model: nn.Module, module: nn.Module, layer: int, adapter: Any) -> Any:
         """What this variant computes of a layer's weights, once a retrofit and where it is first read.

@@ -23,6 +23,7 @@ KINDS = {
     "temperature": {"kind": "temperature"},
     "lora": {"kind": "lora", "rank": 2, "learning_rate": 0.01},
     "sfa": {"kind": "sfa", "features": 4},
+    "latent": {"kind": "latent", "rank": 6, "rotary": 4, "learning_rate": 0.01},
 }
 
 

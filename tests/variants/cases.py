@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from typing import Any
 
 import torch
 
 from focus_core.adapter import Adapter
 from focus_core.models.facts import ModelFacts
+from focus_core.routing.factorise import factorise
 from focus_core.routing.feature_maps import FeatureMaps, FeatureMapsConfig
 from focus_core.routing.kmeans import KMeansCentroids, KMeansConfig
+from focus_core.routing.latent import LatentFactors
 from focus_core.routing.online import RoutingCentroids, RoutingConfig
 from focus_core.routing.router import Router, RouterConfig
 from focus_core.routing.temperature import FarTemperature, FarTemperatureConfig
 from focus_core.routing.thresholds import Thresholds, ThresholdsConfig
 from focus_core.variants import VARIANTS, Variant, make
+from tests.tiny import VOCAB, tiny_model
 
 GROUPS = 4
 SMALL = {"window": 4, "sinks": 1, "groups": GROUPS, "block": 4, "stride": 4, "window_blocks": 2, "random_blocks": 2}
@@ -53,6 +57,11 @@ FORMS = {
         {"features": 4, "no_overlap": "exclude"},
         {"features": 4, "select": "first"},
     ],
+    "mla": [
+        {"rank": 60, "rotary": 8},
+        {"rank": 60, "rotary": 8, "form": "naive"},
+        {"rank": 30, "rotary": 16, "form": "absorbed"},
+    ],
     "focus_sfa": [{"features": 4}, {"features": 4, "select": "pairs", "sparse": "keys", "query_topk": 2}],
     "xattention_sfa": [
         {"features": 4, "block": 8, "stride": 4, "threshold": 0.5},
@@ -65,6 +74,7 @@ EXACT = {
     "bigbird": {"window_blocks": 10},
     "routing": {"local_heads": 0.0},
     "sfa": {"features": 16},
+    "mla": {"rank": 48, "rotary": 16},
     "focus_sfa": {"features": 16},
     "xattention_sfa": {"features": 16, "threshold": 1.0},
 }
@@ -130,7 +140,14 @@ def _routing(facts: ModelFacts) -> RoutingCentroids:
     return RoutingCentroids(RoutingConfig(facts.layers, facts.kv_heads, facts.head_dim, GROUPS))
 
 
+@functools.cache
+def _factors(rank: int, rotary: int) -> LatentFactors:
+    ids = torch.randint(1, VOCAB, (4, 64), generator=torch.Generator().manual_seed(5))
+    return factorise(tiny_model(), ids, rank, rotary=rotary)
+
+
 UNTRAINED = {
+    "latent": lambda facts, variant: _factors(variant.rank, variant.rotary),
     "routing": lambda facts, variant: _routing(facts),
     "router": lambda facts, variant: _router(facts, "paper" if variant.leaks else "directed"),
     "kmeans": lambda facts, variant: _kmeans(facts),
@@ -144,6 +161,7 @@ def adapter_for(variant: Variant, facts: ModelFacts) -> Adapter | None:
     """A small untrained adapter; a new kind needs a line in UNTRAINED."""
     if variant.adapter_kind is None or (
         variant.name in ("xattention", "xattention_sfa")
+        or (variant.name == "mla" and not variant.rank)
         or (variant.name == "sfa" and (variant.select == "pairs" or variant.sparse == "keys"))
     ):
         return None

@@ -11,15 +11,19 @@ from focus_core.kernels.masked import causal_tile
 _STRIPE_SCORES = 1 << 24
 
 
-def mla_naive(q, latent, k_rope, up_k, up_v, *, bias_k, bias_v, first_key, scale, softcap, return_lse):
-    """Keys and values of all heads are made, then attended to densely: the fewest operations for many queries."""
+def keys_and_values(latent, k_rope, up_k, up_v, *, bias_k=None, bias_v=None) -> tuple[torch.Tensor, torch.Tensor]:
+    """The keys (B, Hu, Nk, Dn + Dr) and values (B, Hu, Nk, Dv) that a latent stands for; see ``mla_attention``."""
     k, v = latent @ up_k.transpose(-1, -2), latent @ up_v.transpose(-1, -2)
     if bias_k is not None:
         k = k + bias_k[:, None]
     if bias_v is not None:
         v = v + bias_v[:, None]
-    rotated = k_rope.repeat_interleave(up_k.shape[0] // k_rope.shape[1], 1)
-    k = torch.cat([k, rotated], -1)
+    return torch.cat([k, k_rope.repeat_interleave(up_k.shape[0] // k_rope.shape[1], 1)], -1), v
+
+
+def mla_naive(q, latent, k_rope, up_k, up_v, *, bias_k, bias_v, first_key, scale, softcap, return_lse):
+    """Keys and values of all heads are made, then attended to densely: the fewest operations for many queries."""
+    k, v = keys_and_values(latent, k_rope, up_k, up_v, bias_k=bias_k, bias_v=bias_v)
     return dense_attention(q, k, v, first_key=first_key, scale=scale, softcap=softcap, return_lse=return_lse)
 
 
