@@ -50,13 +50,16 @@ def merge(parts: Iterable[dict[str, Any]]) -> dict[str, Any]:
 
 def recorded_row(document: dict[str, Any]) -> dict[str, Any] | None:
     """A row from a shipped evaluation (what ``eval`` writes); None when the document is something else."""
-    if not {"variant", "ppl", "nll_diff", "kept_pairs"} <= document.keys() or document["variant"] == "dense":
+    if not {"variant", "ppl", "nll_diff", "kept_pairs"} <= document.keys():
+        return None
+    if document["variant"] == "dense" and not document.get("adapter_name"):
         return None
     return {
         "key": str(document.get("file", document["variant"])),
         "label": document["variant"],
         "variant": document["variant"],
         "config": document.get("config") or {},
+        "adapter": document.get("adapter_name"),
         "served": document.get("served", True),
         "leaks": False,
         "length": document.get("context", 0),
@@ -87,12 +90,17 @@ def lengths(result: dict[str, Any]) -> list[int]:
 
 def is_baseline(row: dict[str, Any]) -> bool:
     """Whether the row is dense, which the others are held against."""
-    return row["variant"] == "dense"
+    return row["variant"] == "dense" and not row.get("adapter")
 
 
 def cache_a_token(row: dict[str, Any]) -> float:
     """Bytes of cache a token over all layers: measured where it was, else counted from the settings."""
     return row["cache_bytes"] / row["length"] if row.get("cache_bytes") else row["kv_bytes_per_token"]
+
+
+def pairs_kept(row: dict[str, Any]) -> str:
+    """Share of the causal pairs that a row keeps, or that it computes none."""
+    return percent(row["kept_pairs"]) if row.get("computes_pairs", True) else "computes none"
 
 
 def change_interval(row: dict[str, Any]) -> tuple[float, float] | None:
@@ -143,7 +151,7 @@ def table(result: dict[str, Any], *, recorded: bool = False) -> pd.DataFrame:
                 "Variant": row["label"],
                 "Tokens": row["length"],
                 "Badges": badges(row, recorded=recorded),
-                "Pairs kept": percent(row["kept_pairs"]),
+                "Pairs kept": pairs_kept(row),
                 "Perplexity": sig3(row["ppl"]),
                 "Against dense": NO_CHANGE if is_baseline(row) else percent(row["ppl_change"], signed=True) + span,
                 "Time / dense": NO_CHANGE if is_baseline(row) else _with_spread(row.get("ratio"), times),
@@ -153,6 +161,7 @@ def table(result: dict[str, Any], *, recorded: bool = False) -> pd.DataFrame:
                 "Counted attention": operations(row["operations"]),
                 "Peak memory": memory(row.get("peak_bytes")),
                 "Cache a token": memory(cache_a_token(row)),
+                "Trained": f"{row['trained']:,}" if row.get("trained") is not None else "",
                 "Scored tokens": row["scored"],
                 "Repeats": row["ms"]["n"] if row.get("ms") else 0,
                 "Backend": row.get("backend") or "",
@@ -224,7 +233,7 @@ def _says_cost(row: dict[str, Any], dense: dict[str, Any], measure: str) -> str:
         return f"{times(own)} dense's time ({times(row['ratio']['p10'])} to {times(row['ratio']['p90'])})"
     if measure == "memory":
         return f"{times(own / cost_of(dense, measure))} dense's peak memory"
-    return f"{percent(own)} of the pairs"
+    return f"{pairs_kept(row)} of the pairs"
 
 
 def _says_quality(row: dict[str, Any]) -> str:

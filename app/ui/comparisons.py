@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,17 +9,20 @@ from typing import Any
 import streamlit as st
 
 from analysis.comparison import merge, recorded_row
+from analysis.records import Record, documents, full, records
 from app.ui import links, selection
 from app.ui.settings import adapters_for, serve_defaults, variant_label
 from app.ui.view import Page
 from focus_core import assets
-from focus_core.variants import VARIANTS, make
+from focus_core.variants import LORA, VARIANTS, make
 
 SELECTED = "selected"
 NOVEL = "persuasion"
 LENGTHS = (128, 256, 512, 1024, 2048, 4096, 8192)
 TEMPERATURES = (1.0, 0.3, 0.1, 0.03)
 KIND = "compare"
+_SAID = ("groups", "query_topk", "key_topk", "window", "sinks", "gate", "temperature", "backend")
+"""Settings that a line's name has in a form of its own, or leaves out."""
 
 
 @dataclass(frozen=True)
@@ -44,15 +46,19 @@ class Shown:
 
 
 def short(variant: str, config: dict[str, Any], adapter: str | None = None) -> str:
-    """A line's name as people read it: groups and how many a token uses, or the window."""
-    full = {**make(variant).to_dict(), **config}
+    """A line's name as people read it: groups and how many a token uses, or the window, and what else was changed."""
+    usual = make(variant).to_dict()
+    full = {**usual, **config}
     name = variant if variant in ("window", "random") else variant_label(variant)
     if "query_topk" in full:
         name += f" K={full['groups']} q{full['query_topk']}k{full['key_topk']}"
-        if full["window"] != make(variant).to_dict()["window"]:
+        if full["window"] != usual["window"]:
             name += f" window {full['window']}"
     elif "window" in full:
         name += f" {full['window']} + {full['sinks']}"
+    for field, value in full.items():
+        if field not in _SAID and value != usual[field]:
+            name += f" {field.replace('_', ' ')} {f'{value:.4g}' if isinstance(value, float) else value}"
     if full.get("gate", "hard") != "hard":
         name += f" {full['gate']}" + (f" {full['temperature']:g}" if full["gate"] == "soft" else "")
     return f"{name} ({adapter})" if adapter else name
@@ -63,20 +69,63 @@ def choices(page: Page) -> dict[str, dict[str, Any]]:
     found: dict[str, dict[str, Any]] = {}
     chosen = VARIANTS[page.variant]
     if page.variant != "dense" and (page.adapter or not chosen.adapter_kind or chosen.adapter_optional):
-        found[SELECTED] = _line(page, page.variant, page.config, page.adapter)
+        found[SELECTED] = line(page, page.variant, page.config, page.adapter)
     for name in sorted(VARIANTS, key=lambda n: (n != "focus", n)):
         kind = VARIANTS[name].adapter_kind
         if name == "dense":
+            found |= _with_lora(page)
             continue
         if kind is None or VARIANTS[name].adapter_optional:
-            found[name] = _line(page, name, {}, None)
+            found[name] = line(page, name, {}, None)
         for adapter in adapters_for(page.model, kind) if kind else ():
             config = serve_defaults(adapter)
-            found[f"{name}.{adapter}"] = _line(page, name, config, adapter)
+            found[f"{name}.{adapter}"] = line(page, name, config, adapter)
             if config.get("query_topk", 1) > 1:
-                found[f"{name}.{adapter}.q1"] = _line(page, name, {**config, "query_topk": 1}, adapter)
+                found[f"{name}.{adapter}.q1"] = line(page, name, {**config, "query_topk": 1}, adapter)
     own = found.get(SELECTED)
-    return {k: e for k, e in found.items() if k == SELECTED or not _same(e, own)}
+    kept = {k: e for k, e in found.items() if k == SELECTED or not _same(e, own)}
+    return {**kept, **_measured_before(page, kept)}
+
+
+def _with_lora(page: Page) -> dict[str, dict[str, Any]]:
+    """Dense attention with each LoRA of this model, and the variant that it was trained through with it."""
+    found = {}
+    for adapter, entry in adapters_for(page.model, LORA).items():
+        config = entry["config"].get("config") or {}
+        through = config.get("through", "dense")
+        lines = {"dense": {}, **({through: serve_defaults(adapter)} if through in VARIANTS else {})}
+        for name, settings in lines.items():
+            label = f"LoRA r={config.get('rank')} ({adapter})"
+            if name != "dense":
+                label = f"{short(name, settings)} + {label}"
+            found[f"{name}.{adapter}"] = {"variant": name, "config": dict(settings), "adapter": adapter, "label": label}
+    return found
+
+
+def _measured_before(page: Page, known: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Lines of recorded results on this model whose settings are none of the known lines'."""
+    shipped, found = assets.adapters(), {}
+    seen = [(e["variant"], full(e["variant"], e["config"]), e["adapter"]) for e in known.values()]
+    for record in recorded_lines():
+        identity = (record.variant, record.config, record.adapter)
+        if record.model != page.model or not record.served or identity in seen or record.variant == "dense":
+            continue
+        if record.adapter is not None and record.adapter not in shipped:
+            continue
+        cls = VARIANTS[record.variant]
+        if record.adapter is None and cls.adapter_kind and not cls.adapter_optional:
+            continue
+        seen.append(identity)
+        usual = full(record.variant, serve_defaults(record.adapter))
+        changed = [f"{k}={v}" for k, v in record.config.items() if usual is None or usual.get(k) != v]
+        key = "+".join([".".join(filter(None, [record.variant, record.adapter])), *changed])
+        found[key] = line(page, record.variant, record.config, record.adapter)
+    return found
+
+
+def recorded_lines() -> list[Record]:
+    """Every line of every recorded result."""
+    return _lines(*_state_of(results_folder()))
 
 
 def defaults(options: dict[str, dict[str, Any]]) -> list[str]:
@@ -123,12 +172,12 @@ def gate_entries(page: Page) -> list[dict[str, Any]]:
     entries = []
     for name, entry in routers.items():
         if _form(entry) == "paper":
-            entries.append(_line(page, "focus", {**serve_defaults(name), "gate": "paper"}, name))
+            entries.append(line(page, "focus", {**serve_defaults(name), "gate": "paper"}, name))
     if adapter:
         own = page.config if page.adapter == adapter and page.variant == "focus" else serve_defaults(adapter)
         base = {k: v for k, v in own.items() if k not in ("gate", "temperature")}
-        entries += [_line(page, "focus", {**base, "gate": "soft", "temperature": t}, adapter) for t in TEMPERATURES]
-        entries.append(_line(page, "focus", {**base, "gate": "hard"}, adapter))
+        entries += [line(page, "focus", {**base, "gate": "soft", "temperature": t}, adapter) for t in TEMPERATURES]
+        entries.append(line(page, "focus", {**base, "gate": "hard"}, adapter))
     return entries
 
 
@@ -230,24 +279,25 @@ def results_folder() -> Path:
 
 
 def _recorded() -> list[dict[str, Any]]:
-    path = results_folder()
-    return _documents(str(path), max((p.stat().st_mtime for p in path.glob("*.json")), default=0.0))
+    return _documents(*_state_of(results_folder()))
+
+
+def _state_of(folder: Path) -> tuple[str, float]:
+    return str(folder), max((p.stat().st_mtime for p in folder.glob("*.json")), default=0.0)
 
 
 @st.cache_data(show_spinner=False, max_entries=4)
 def _documents(folder: str, modified: float) -> list[dict[str, Any]]:
-    found = []
-    for path in sorted(Path(folder).glob("*.json")):
-        try:
-            document = json.loads(path.read_text("utf-8"))
-        except ValueError:
-            continue
-        if isinstance(document, dict):
-            found.append({**document, "file": path.name})
-    return found
+    return documents(Path(folder))
 
 
-def _line(page: Page, variant: str, config: dict[str, Any], adapter: str | None) -> dict[str, Any]:
+@st.cache_data(show_spinner=False, max_entries=4)
+def _lines(folder: str, modified: float) -> list[Record]:
+    return records(documents(Path(folder)))
+
+
+def line(page: Page, variant: str, config: dict[str, Any], adapter: str | None) -> dict[str, Any]:
+    """An entry of a comparison request, with its name."""
     # The adapter that is selected at the left need not be named on every line.
     label = short(variant, config, None if adapter == page.adapter else adapter)
     return {"variant": variant, "config": dict(config), "adapter": adapter, "label": label}

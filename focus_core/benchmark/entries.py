@@ -167,12 +167,17 @@ def backend_of(variant: Variant, call: AttentionCall) -> str:
     return choose_backend(call.query, call.key, queries, keys, window=variant.window, sinks=variant.sinks).backend
 
 
+def layer_shape(facts: ModelFacts, length: int, itemsize: int = 4, batch: int = 1) -> Shape:
+    """One layer's prefill of ``batch`` sequences of ``length`` tokens, as variants count it."""
+    return Shape(batch, facts.heads, facts.kv_heads, facts.head_dim, length, itemsize=itemsize)
+
+
 def counted(variant: Variant, facts: ModelFacts, length: int, itemsize: int) -> Cost:
     """Counted attention cost of one prefill of ``length`` tokens over all layers, native layers as they are.
 
     ``kv_bytes_per_token`` is likewise the sum over layers.
     """
-    shape = Shape(1, facts.heads, facts.kv_heads, facts.head_dim, length, itemsize=itemsize)
+    shape = layer_shape(facts, length, itemsize)
     parts = [
         (variant if own is None else make("window", {"window": own, "sinks": 0})).cost(shape) for own in facts.native
     ]

@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from focus_core.benchmark.comparison import Watch, paired_change
-from focus_core.benchmark.entries import BASELINE, Entry, counted, label_of, resolve
+from focus_core.benchmark.entries import BASELINE, Entry, counted, label_of, layer_shape, resolve
 from focus_core.benchmark.knobs import COUNTED_TRIES, MEASURED_TRIES, NEAR, QUANTITIES, is_counted, knobs_for, tries_of
 from focus_core.errors import Cancelled, FocusError, InvalidInput, TooLarge
 from focus_core.evaluation.environment import environment
-from focus_core.variants import Shape, make
+from focus_core.variants import make
 from focus_core.variants.base import Knob
 
 if TYPE_CHECKING:
@@ -257,7 +257,7 @@ class _Search:
 
 def counted_pairs(variant: Variant, facts: ModelFacts, length: int) -> float:
     """Share of the causal pairs that a variant keeps whose settings decide it, native layers as they are."""
-    shape = Shape(1, facts.heads, facts.kv_heads, facts.head_dim, length)
+    shape = layer_shape(facts, length)
     every = make(BASELINE).cost(shape).flops
     by_layer = [variant if w is None else make("window", {"window": w, "sinks": 0}) for w in facts.native]
     shares = [v.cost(shape).flops / every for v in by_layer]

@@ -53,6 +53,12 @@ def shape_of(name: str) -> Shape | None:
     return None
 
 
+def folder_of(name: str) -> Path | None:
+    """The folder of a model's files; None where they are not here, or are one file."""
+    path = user_path(name)
+    return path if path.is_dir() else next(iter(_snapshots(name)), None)
+
+
 def fits(base: dict[str, Any] | None, name: str) -> bool:
     """Whether an adapter whose base model is described so may belong to the model of that name.
 

@@ -26,6 +26,9 @@ class CompareEngine(fake.FakeEngine):
         if kind == "compare" and job.error is None:
             rows = result_of(request)["rows"][: int(os.environ.get(STOP_AFTER, "3"))]
             job.partial = [{"about": result_of(request)["about"]}, *({"row": r} for r in rows)]
+        if kind == "match" and job.error is None:
+            found = matched(request)
+            job.partial = [{"about": found["about"]}, *({"row": r} for r in found["rows"][:1])]
         return job
 
     def estimate(self, kind: str, request: dict[str, Any]) -> fake.FakeEstimate:
@@ -38,6 +41,8 @@ class CompareEngine(fake.FakeEngine):
         return super().estimate(kind, request)
 
     def _work(self, kind: str, request: dict[str, Any]) -> dict[str, Any]:
+        if kind == "match":
+            return matched(request)
         return result_of(request) if kind == "compare" else super()._work(kind, request)
 
 
@@ -65,6 +70,48 @@ def result_of(request: dict[str, Any]) -> dict[str, Any]:
         if r["served"]
         for share in (r["kept_pairs"] if r["variant"] == "dense" else r["kept_pairs"] * (256 / n) ** 0.5,)
     ]
+    return {"about": about, "rows": rows, "complete": True}
+
+
+def matched(request: dict[str, Any]) -> dict[str, Any]:
+    """Settings for a ``match`` request: windows come near, random groups do not reach it, the line that is asked of
+    the others stays.
+    """
+    named, rows = request["target"].get("entry"), []
+    asked = 0.3 if named else request["target"]["value"]
+    for entry in request["entries"]:
+        given = make_variant(entry["variant"], entry["config"]).to_dict()
+        own, reaches = entry == named, entry["variant"] != "random"
+        rows.append(
+            {
+                **{k: entry[k] for k in ("variant", "adapter", "label")},
+                "key": json.dumps([entry["variant"], given, entry["adapter"]]),
+                "config": {**given, "window": 297} if reaches and not own else given,
+                "given": given,
+                "length": request["length"],
+                "asked": asked,
+                "reached": asked if reaches else 0.5,
+                "low": 0.4 if not reaches else 0.1,
+                "high": 1.0,
+                "how": "fixed" if own else "counted",
+                "within": reaches,
+                "near": reaches,
+                "knobs": [] if own else ["window"],
+                "tries": 1 if own else 9,
+                "trained": 1000 if entry["adapter"] else 0,
+                "computes_pairs": True,
+            }
+        )
+    about = {
+        "quantity": request["quantity"],
+        "asked": asked,
+        "of": named and named["label"],
+        "length": request["length"],
+        "windows": request["windows"],
+        "text": request["text_name"],
+        "refused": [{"label": "slim", "reason": "It needs one KV head a query head.", "hint": ""}],
+        "environment": comparison()["about"]["environment"],
+    }
     return {"about": about, "rows": rows, "complete": True}
 
 

@@ -14,7 +14,17 @@ PAGES = {
     "overview": ({}, ("router", "tok", "picture")),
     "groups": ({}, ("groups_tab", "router", "group", "tok", "side", "measure", "routers", "colour", "zoom", "hide")),
     "masks": ({}, ("masks_tab", "router", "pair", "part", "over", "rank", "rank_way")),
-    "compare": ({}, tuple(f"compare_{n}" for n in ("tab", "by", "at", "lines", "lengths", "repeats", "novel", "run"))),
+    "compare": (
+        {"compare_view": "Measure"},
+        tuple(
+            f"compare_{n}"
+            for n in ("tab", "by", "at", "lines", "lengths", "repeats", "novel", "run", "same", "like", "asked")
+        ),
+    ),
+    "choose": (
+        {},
+        tuple(f"compare_{n}" for n in ("view", "context", "batch", "card", "rank", "numbers", "device", "text")),
+    ),
     "train": (
         {"groups_tab": "Train"},
         (
@@ -24,7 +34,7 @@ PAGES = {
     ),
     "collapse": ({"groups_tab": "Collapse"}, ("collapse_weights",)),
 }
-HEADLESS = ("groups", "train", "collapse", "compare")
+HEADLESS = ("groups", "train", "collapse", "compare", "choose")
 ALL = [
     (page, name)
     for page, (_, own) in PAGES.items()
@@ -40,7 +50,7 @@ def start(monkeypatch, tmp_path):
     with app(monkeypatch):
 
         def open_page(page: str, **query: str) -> AppTest:
-            key = page if page in ("overview", "masks", "compare") else "groups"
+            key = page if page in ("overview", "masks", "compare") else "compare" if page == "choose" else "groups"
             code = f"import sys; sys.path.insert(0, {MAIN.rsplit('/app/', 1)[0]!r})\nfrom app.main import main\n"
             at = AppTest.from_string(f"{code}main({key!r})", default_timeout=60)
             for name, value in {**PAGES[page][0], **query}.items():

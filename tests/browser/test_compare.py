@@ -20,7 +20,7 @@ def address():
 @pytest.fixture(params=["light", "dark"])
 def page(request, new_page, address):
     page = new_page(request.param)
-    page.goto(f"{address}/compare")
+    page.goto(f"{address}/compare?compare_view=Measure")
     page.get_by_role("heading", name=QUESTION).wait_for(timeout=60_000)
     return page
 
@@ -57,6 +57,22 @@ def test_tabs_gates_and_errors_work_where_they_are(page):
     page.get_by_text(re.compile("were asked for")).wait_for(timeout=10_000)
     page.get_by_role("button", name=re.compile("Take the lengths up to 1,024")).click()
     run_button(page).first.wait_for(timeout=10_000)
+    assert page.get_by_text("Traceback").count() == 0
+
+
+@pytest.mark.parametrize("page", ["light"], indirect=True)
+def test_a_ticked_line_of_the_choice_is_measured_and_a_preset_is_searched(page):
+    page.get_by_role("tab", name="Choose").click()
+    page.get_by_text(re.compile("what was not measured has no rank")).wait_for(timeout=30_000)
+    page.locator(".stDataFrame").first.click(position={"x": 16, "y": 54})
+    page.get_by_role("button", name="Compare 1 on your text").click()
+    page.get_by_role("tab", name="Measure", selected=True).wait_for(timeout=30_000)
+    page.locator(".st-key-compare_same").get_by_role("combobox").click()
+    page.get_by_role("option", name="Same pairs kept").click()
+    page.get_by_role("button", name=re.compile("Find the settings")).click()
+    page.get_by_role("button", name="Stop").wait_for(timeout=10_000)
+    page.get_by_text(re.compile("Settings found: same pairs kept")).wait_for(timeout=30_000)
+    run_button(page).first.wait_for(timeout=30_000)
     assert page.get_by_text("Traceback").count() == 0
 
 

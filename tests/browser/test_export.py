@@ -50,7 +50,7 @@ def dark_of(colour):
 
 
 def test_a_figure_as_picture_page_and_table(page, offline, address, tmp_path):
-    page.goto(f"{address}/compare")
+    page.goto(f"{address}/compare?compare_view=Measure")
     area = page.locator(".st-key-compare_frontier_saveable")
     area.locator(".js-plotly-plot .point").first.wait_for(timeout=60_000)
     shown = area.locator(".js-plotly-plot").bounding_box()
@@ -136,6 +136,10 @@ def edit(page):
     page.locator(".st-key-edit_run button").click()
 
 
+def card(page):
+    page.get_by_text("What it needs on the card").click()
+
+
 STOPS = {
     "": (["overview_strip"], None),
     "groups": (["groups_map"], None),
@@ -146,7 +150,8 @@ STOPS = {
     "groups?groups_tab=Edit": (["edit_mask", "edit_next"], edit),
     "masks": (["masks_canvas", "head_grid"], None),
     "masks?masks_tab=By+distance": (["by_distance"], None),
-    "compare": (["compare_frontier", "compare_speed"], None),
+    "compare": (["compare_bytes"], card),
+    "compare?compare_view=Measure": (["compare_frontier", "compare_speed"], None),
     "compare?compare_tab=Soft+to+hard+gate": (["gates_figure"], None),
     "compare?compare_tab=Memory": (["compare_memory"], None),
 }
