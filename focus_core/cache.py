@@ -143,7 +143,9 @@ class PackedLayer(StateLayer):
             return self.update(key_states, value_states, *args, **kwargs)
         packed, self.pack = self.pack(key_states, value_states), None
         if packed.state is not None:
-            self.state = packed.state if self.state is None else torch.cat([self.state, packed.state], dim=2)
+            # A copy: what the variant gives may be a part of a larger tensor, which the cache would keep alive.
+            parts = [packed.state] if self.state is None else [self.state, packed.state]
+            self.state = torch.cat(parts, dim=2)
         self.fresh = Fresh(key_states, value_states, packed.state is not None)
         return super().update(packed.key, packed.value, *args, **kwargs)
 

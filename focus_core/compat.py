@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from torch import nn
 
 _CACHE_NAMES = ("cache", "past_key_values")
+_ATTENTION_CACHE_NAMES = (*_CACHE_NAMES, "layer_past")
+"""GPT-NeoX's attention has its own name for it."""
 
 
 def cache_keyword(model: nn.Module) -> str:
@@ -43,7 +45,7 @@ def attention_arguments(module: nn.Module, args: tuple, kwargs: dict[str, Any]) 
         The arguments by name; the cache is always called ``cache``, and None when there is none.
     """
     given = dict(zip(_parameters(type(module).forward)[1:], args, strict=False)) | kwargs
-    given["cache"] = next((given[name] for name in _CACHE_NAMES if given.get(name) is not None), None)
+    given["cache"] = next((given[name] for name in _ATTENTION_CACHE_NAMES if given.get(name) is not None), None)
     return given
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +12,7 @@ if TYPE_CHECKING:
     import torch
 
     from focus_core.cache import Memo
-    from focus_core.variants.base import AttentionCall, Variant
+    from focus_core.variants.base import AttentionCall, NewTokens, Variant
 
 PHASES = ("prefill", "decode")
 
@@ -91,7 +92,7 @@ def call_of(variant: Variant, inputs: Inputs, phase: str) -> AttentionCall:
     """
     import torch
 
-    from focus_core.variants.base import AttentionCall, Prepared
+    from focus_core.variants.base import AttentionCall, NewTokens, Prepared
     from focus_core.variants.groups import GroupedVariant
 
     grouped = isinstance(variant, GroupedVariant)
@@ -110,26 +111,47 @@ def call_of(variant: Variant, inputs: Inputs, phase: str) -> AttentionCall:
         positions = torch.arange(length, device=inputs.key.device).expand(batch, length)
         prepared = variant.prepare_heads(inputs.query, inputs.key, inputs.layer, adapter, None)
         prepared = prepared or variant.prepare(inputs.hidden, inputs.layer, positions, adapter, None)
-    query, key, fresh, memo = inputs.query, inputs.key, prepared.fresh, None
+    query, fresh, hidden = inputs.query, prepared.fresh, inputs.hidden
+    kept: dict[str, Any] = {"key": inputs.key, "value": inputs.value, "cached": prepared.cached}
+    if variant.packs_keys:
+        if hidden.shape[-1] == 1:
+            # Random activations come without the hidden state that gave them.
+            hidden = inputs.key.transpose(1, 2).flatten(2)
+        new = NewTokens(inputs.key, inputs.value, hidden, inputs.layer, adapter)
+        weights = variant.stand_in(new)
+        kept["derive"] = lambda: weights
+        if phase == "decode":
+            kept |= _packed(variant, dataclasses.replace(new, derive=kept["derive"]), prepared.cached)
     if phase == "decode":
         if variant.keeps_memo and length > 1:
-            memo = _earlier(variant, inputs)
-        if variant.packs_keys:
-            key = variant.pack_keys(key, inputs.layer, None)
+            kept["memo"] = _earlier(variant, inputs)
         query = query[:, :, -1:]
         fresh = fresh[..., -1:] if isinstance(fresh, torch.Tensor) else fresh
     return AttentionCall(
         query=query,
-        key=key,
-        value=inputs.value,
-        hidden=inputs.hidden[:, -query.shape[2] :],
+        hidden=hidden[:, -query.shape[2] :],
         layer=inputs.layer,
         scale=dim**-0.5,
-        cached=prepared.cached,
         fresh=fresh,
         adapter=adapter,
-        memo=memo,
+        **kept,
     )
+
+
+def _packed(variant: Variant, new: NewTokens, state: torch.Tensor | None) -> dict[str, Any]:
+    """What a cache would hold of all tokens, of which the last is new."""
+    import torch
+
+    packed = variant.pack(new)
+    batch, length = new.hidden.shape[:2]
+    return {
+        "key": packed.key,
+        "value": packed.value,
+        "cached": state if packed.state is None else packed.state,
+        "new_key": new.key[:, :, -1:],
+        "new_value": new.value[:, :, -1:],
+        "positions": torch.arange(length, device=new.key.device).expand(batch, length),
+    }
 
 
 def _untrained(variant: Variant, layers: int) -> Any:

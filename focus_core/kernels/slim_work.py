@@ -9,25 +9,28 @@ ORDERS = ("auto", "values", "weights")
 
 @dataclass(frozen=True)
 class SlimWork:
-    """One call of slim attention over a state of ``width`` numbers a token.
+    """One row's attention over a state of ``width`` numbers a token.
 
     Attributes:
         heads: heads.
         head_dim: numbers of a head's key and value.
         width: numbers of the state.
-        queries: new tokens of a row.
-        pairs: (query, key) pairs of a head.
-        past: tokens whose keys or values are made from the state.
-        keys_made, values_made: whether keys and values have to be made from the state by a matrix.
-        placed: whether a key that is made has to be rotated or normalised, so that its matrix cannot wait.
+        queries: new tokens.
+        past: tokens whose keys and values come from the state.
+        past_pairs: (query, key) pairs of a head with those tokens.
+        new_pairs: pairs of a head with tokens whose own keys and values are at hand.
+        keys_made: whether a key is the state times a matrix.
+        values_made: whether a value is.
+        placed: whether a key is rotated or normalised after that, so that its matrix cannot wait.
     """
 
     heads: int
     head_dim: int
     width: int
     queries: int
-    pairs: float
     past: int
+    past_pairs: float
+    new_pairs: float
     keys_made: bool
     values_made: bool
     placed: bool
@@ -37,18 +40,15 @@ class SlimWork:
 
         ``values`` makes the keys and values of every past token, then attends: a matrix a token. ``weights`` applies
         the same matrices to each query, or to its weighted sum of states: a matrix a query, and sums as wide as the
-        state.
+        state. The rotation itself is not counted.
         """
-        size = self.heads * self.head_dim
+        size, waits = self.heads * self.head_dim, order == "weights"
         total = 0.0
-        for made, absorbed in (
-            (self.keys_made, order == "weights" and not self.placed),
-            (self.values_made, order == "weights"),
-        ):
-            wide = made and absorbed
-            total += 2.0 * self.pairs * (self.heads * self.width if wide else size)
+        for made, absorbed in ((self.keys_made, waits and not self.placed), (self.values_made, waits)):
+            wide = self.heads * self.width if made and absorbed else size
+            total += 2.0 * (self.past_pairs * wide + self.new_pairs * size)
             if made:
-                total += 2.0 * (self.queries if absorbed else self.past) * self.width * size
+                total += 2.0 * (self.queries if absorbed else self.past) * self.width * size * (self.past > 0)
         return total
 
     def order(self, asked: str = "auto") -> str:

@@ -312,6 +312,14 @@ class Variant:
         """
         return None
 
+    def stand_in(self, new: NewTokens) -> Any:
+        """Something random in place of what ``derive`` gives, to time attention on tokens without a model.
+
+        Raises:
+            InvalidInput: the variant cannot serve their shape.
+        """
+        return None
+
     def pack(self, new: NewTokens) -> Packed:
         """What a cache holds in place of new tokens' keys and values, each token's from its own."""
         return Packed(self.pack_keys(new.key, new.layer, new.adapter), new.value)

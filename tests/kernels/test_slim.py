@@ -1,5 +1,7 @@
 """Slim attention: every form and order against attention over keys and values that were made plainly."""
 
+from typing import Any
+
 import pytest
 import torch
 
@@ -128,21 +130,22 @@ def test_no_order_holds_every_score(monkeypatch):
 
 
 def test_the_order_with_fewer_operations_is_taken():
-    made = {"keys_made": False, "values_made": True, "placed": True}
-    one = SlimWork(12, 64, 768, queries=1, pairs=4096, past=4096, **made)
+    common: dict[str, Any] = {"heads": 12, "head_dim": 64, "width": 768, "new_pairs": 0, "values_made": True}
+    decode = common | {"queries": 1, "past": 4096, "past_pairs": 4096}
+    one = SlimWork(**decode, keys_made=False, placed=True)
     # 2nd(h + 1) in the note, and the matrix of one sum.
     assert one.operations("weights") == 2 * 4096 * 768 * 13 + 2 * 768 * 768
     assert one.operations("values") == 4 * 4096 * 768 + 2 * 4096 * 768 * 768
     assert one.order() == "weights"
-    many = SlimWork(
-        12, 64, 768, queries=512, pairs=512 * 4096, past=3584, keys_made=False, values_made=True, placed=True
-    )
+    many = SlimWork(**common, queries=512, past=3584, past_pairs=512 * 3584, keys_made=False, placed=True)
     assert many.order() == "values"
     assert many.order("weights") == "weights"
-    x = SlimWork(12, 64, 768, queries=1, pairs=4096, past=4096, keys_made=True, values_made=True, placed=False)
+    x = SlimWork(**decode, keys_made=True, placed=False)
     assert x.operations("weights") == 4 * 4096 * 768 * 12 + 4 * 768 * 768
-    placed = SlimWork(12, 64, 768, queries=1, pairs=4096, past=4096, keys_made=True, values_made=True, placed=True)
+    placed = SlimWork(**decode, keys_made=True, placed=True)
     assert placed.operations("weights") - one.operations("weights") == 2 * 4096 * 768 * 768
+    new = SlimWork(**(decode | {"past": 0, "past_pairs": 0, "new_pairs": 10}), keys_made=False, placed=False)
+    assert new.operations("weights") == new.operations("values") == 4 * 10 * 768
 
 
 @pytest.mark.parametrize("cutoff", [0.0, 0.05])

@@ -13,7 +13,7 @@ from focus_core.kernels.dense import dense_attention
 from focus_core.retrofit import retrofit
 from focus_core.variants import make
 from focus_core.variants.base import Packed, Prepared, Variant, option
-from tests.retrofit.helpers import Watcher, far, in_chunks, positions_of, step, tokens
+from tests.retrofit.helpers import Routed, Watcher, far, in_chunks, positions_of, step, tokens
 from tests.tiny import tiny_model
 
 DERIVED = []
@@ -186,3 +186,17 @@ def test_caches_of_others_are_refused(model, ids):
         step(model, ids[:, :1], packed)
     with torch.no_grad(), retrofit(model, make("dense")), pytest.raises(Unsupported, match="begun by another variant"):
         step(model, ids[:, :1], packed)
+
+
+def test_the_cache_of_gpt_neox_is_seen():
+    """Its attention takes it under another name than the model does."""
+    import transformers as t
+
+    sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 32}
+    model = t.GPTNeoXForCausalLM(t.GPTNeoXConfig(**sizes, vocab_size=300)).eval()
+    ids = tokens(2, 20)
+    with torch.no_grad(), retrofit(model, Routed()):
+        whole = model(ids, use_cache=False).logits
+        assert far(whole, in_chunks(model, ids, (9, 1, 10))) < 2e-5
+        _, cache = step(model, ids)
+    assert cache.layers[0].state.shape == (2, 1, 20)

@@ -9,17 +9,17 @@ from typing import Any
 import torch
 
 from focus_core.adapter import Adapter
-from focus_core.models.facts import ModelFacts
-from focus_core.routing.factorise import factorise
+from focus_core.models.facts import ModelFacts, attention_modules
+from focus_core.models.projections import projections_of
 from focus_core.routing.feature_maps import FeatureMaps, FeatureMapsConfig
 from focus_core.routing.kmeans import KMeansCentroids, KMeansConfig
-from focus_core.routing.latent import LatentFactors
 from focus_core.routing.online import RoutingCentroids, RoutingConfig
 from focus_core.routing.router import Router, RouterConfig
+from focus_core.routing.slim_forms import SlimForms, SlimFormsConfig
 from focus_core.routing.temperature import FarTemperature, FarTemperatureConfig
 from focus_core.routing.thresholds import Thresholds, ThresholdsConfig
 from focus_core.variants import VARIANTS, Variant, make
-from tests.tiny import VOCAB, tiny_model
+from tests.tiny import tiny_model
 
 GROUPS = 4
 SMALL = {"window": 4, "sinks": 1, "groups": GROUPS, "block": 4, "stride": 4, "window_blocks": 2, "random_blocks": 2}
@@ -57,10 +57,13 @@ FORMS = {
         {"features": 4, "no_overlap": "exclude"},
         {"features": 4, "select": "first"},
     ],
-    "mla": [
-        {"rank": 60, "rotary": 8},
-        {"rank": 60, "rotary": 8, "form": "naive"},
-        {"rank": 30, "rotary": 16, "form": "absorbed"},
+    "slim": [
+        {},
+        {"order": "weights"},
+        {"order": "values"},
+        {"cache": "x"},
+        {"cache": "x", "order": "values"},
+        {"prompt": "rebuilt", "order": "weights"},
     ],
     "focus_sfa": [{"features": 4}, {"features": 4, "select": "pairs", "sparse": "keys", "query_topk": 2}],
     "xattention_sfa": [
@@ -74,7 +77,6 @@ EXACT = {
     "bigbird": {"window_blocks": 10},
     "routing": {"local_heads": 0.0},
     "sfa": {"features": 16},
-    "mla": {"rank": 48, "rotary": 16},
     "focus_sfa": {"features": 16},
     "xattention_sfa": {"features": 16, "threshold": 1.0},
 }
@@ -140,28 +142,42 @@ def _routing(facts: ModelFacts) -> RoutingCentroids:
     return RoutingCentroids(RoutingConfig(facts.layers, facts.kv_heads, facts.head_dim, GROUPS))
 
 
-@functools.cache
-def _factors(rank: int, rotary: int) -> LatentFactors:
-    ids = torch.randint(1, VOCAB, (4, 64), generator=torch.Generator().manual_seed(5))
-    return factorise(tiny_model(), ids, rank, rotary=rotary)
-
-
 UNTRAINED = {
-    "latent": lambda facts, variant: _factors(variant.rank, variant.rotary),
     "routing": lambda facts, variant: _routing(facts),
     "router": lambda facts, variant: _router(facts, "paper" if variant.leaks else "directed"),
     "kmeans": lambda facts, variant: _kmeans(facts),
     "temperature": lambda facts, variant: _temperature(facts),
     "thresholds": lambda facts, variant: Thresholds(ThresholdsConfig(facts.layers, facts.heads)),
     "sfa": lambda facts, variant: _feature_maps(facts),
+    "slim": lambda facts, variant: SlimForms(SlimFormsConfig((["k", "dense", "x"] * facts.layers)[: facts.layers])),
 }
+
+
+def with_key_heads(family: str = "llama", dtype: torch.dtype = torch.float32, **overrides: Any) -> Any:
+    """A tiny model with a key head for every query head, whose key projections an inverse loses no digits to."""
+    model = tiny_model(family, kv_heads=9, dtype=torch.float64, **overrides)
+    for module in attention_modules(model):
+        weight = projections_of(module, 9, 16)[1].weight
+        # A view of the model's own weights, or of a part of them.
+        weight.copy_(torch.linalg.qr(weight)[0])
+    return model.to(dtype)
+
+
+MODELS = {"slim": with_key_heads}
+"""Another tiny model for a variant that refuses 9 query heads on 3 KV heads."""
+
+
+@functools.cache
+def model_for(name: str, dtype: torch.dtype = torch.float32) -> Any:
+    """The tiny model that a variant's forms are run on; 9 query heads on 3 KV heads, as SmolLM2 has, if it can."""
+    return MODELS.get(name, tiny_model)(dtype=dtype)
 
 
 def adapter_for(variant: Variant, facts: ModelFacts) -> Adapter | None:
     """A small untrained adapter; a new kind needs a line in UNTRAINED."""
     if variant.adapter_kind is None or (
         variant.name in ("xattention", "xattention_sfa")
-        or (variant.name == "mla" and not variant.rank)
+        or (variant.name == "slim" and variant != make("slim"))
         or (variant.name == "sfa" and (variant.select == "pairs" or variant.sparse == "keys"))
     ):
         return None

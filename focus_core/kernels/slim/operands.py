@@ -81,15 +81,17 @@ def _made(state: torch.Tensor, weight: torch.Tensor | None, bias: torch.Tensor |
 def work_of(operands: Operands) -> SlimWork:
     """Its operations."""
     _, heads, queries, dim = operands.q.shape
-    keys = operands.state.shape[1]
-    pairs = queries * keys - (queries * (queries - 1) / 2 if operands.causal else 0)
+    keys, past = operands.state.shape[1], operands.past_values
+    every = queries * keys - (queries * (queries - 1) / 2 if operands.causal else 0)
+    own = queries * (queries + 1) / 2 if operands.new_value is not None else 0
     return SlimWork(
         heads=heads,
         head_dim=dim,
         width=operands.state.shape[2],
         queries=queries,
-        pairs=pairs,
-        past=operands.past_values,
+        past=past,
+        past_pairs=every - own,
+        new_pairs=own,
         keys_made=operands.key_weight is not None,
         values_made=operands.value_weight is not None,
         placed=operands.finish is not None,

@@ -1,0 +1,82 @@
+"""A model's own rotary embedding, applied to keys that were cached before it."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from typing import Any
+
+import torch
+from torch import nn
+
+from focus_core.errors import Unsupported
+
+_CHANGING = ("dynamic", "longrope")
+"""Kinds whose angles depend on the length of the text, so that keys rotated earlier have other angles."""
+
+
+class Rotation:
+    """Rotates keys by their positions exactly as the model does; angles are computed once and kept.
+
+    Made by ``rotation_of``.
+    """
+
+    def __init__(self, rotary: nn.Module, apply: Any, extra: dict[str, Any]) -> None:
+        self._rotary, self._apply, self._extra = rotary, apply, extra
+        self._table: tuple[torch.Tensor, torch.Tensor] | None = None
+
+    def __call__(self, key: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+        """Rotated keys.
+
+        Args:
+            key: (B, H, N, D), not rotated.
+            positions: (B or 1, N), each at least 0.
+        """
+        cos, sin = self._angles(key, positions)
+        return self._apply(key[:, :0], key, cos, sin)[1]
+
+    def undo(self, key: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+        """The keys that ``__call__`` would rotate into these."""
+        cos, sin = self._angles(key, positions)
+        # Some models scale cosine and sine, and so the rotated keys.
+        squared = cos * cos + sin * sin
+        return self._apply(key[:, :0], key, cos / squared, -sin / squared)[1]
+
+    def _angles(self, key: torch.Tensor, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        end = int(positions.max()) + 1 if positions.numel() else 1
+        known = self._table
+        if known is None or known[0].shape[0] < end or known[0].dtype != key.dtype or known[0].device != key.device:
+            size = max(256, 1 << (end - 1).bit_length())
+            every = torch.arange(size, device=key.device)[None]
+            cos, sin = self._rotary(key, every, **self._extra)
+            known = self._table = cos[0].to(key.dtype), sin[0].to(key.dtype)
+        if positions.shape[0] == 1 or bool((positions == positions[:1]).all()):
+            row = positions[0]
+            return known[0][row][None], known[1][row][None]
+        return known[0][positions], known[1][positions]
+
+
+def rotation_of(model: nn.Module, module: nn.Module) -> Rotation | None:
+    """The rotation of one attention module's keys; None where nothing in the model rotates.
+
+    Raises:
+        Unsupported: angles that change with the length of the text, or a rotary embedding of an unknown form.
+    """
+    found = [m for m in model.modules() if any(n.endswith("inv_freq") for n, _ in m.named_buffers(recurse=False))]
+    if not found:
+        return None
+    name = type(module).__name__
+    apply = getattr(sys.modules[type(module).__module__], "apply_rotary_pos_emb", None)
+    if len(found) > 1 or apply is None:
+        raise Unsupported(f"The rotary embedding of {name} cannot be found, so its keys cannot be rotated when read.")
+    rotary = found[0]
+    kinds, extra = getattr(rotary, "rope_type", "default"), {}
+    if "layer_type" in inspect.signature(rotary.forward).parameters:
+        extra = {"layer_type": module.config.layer_types[module.layer_idx]}
+        kinds = kinds[extra["layer_type"]] if isinstance(kinds, dict) else kinds
+    if kinds in _CHANGING:
+        raise Unsupported(
+            f"The rotary embedding of {name} is of kind {kinds!r}: its angles change with the length of the text, so "
+            f"that keys cannot be rotated anew."
+        )
+    return Rotation(rotary, apply, extra)
