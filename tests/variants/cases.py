@@ -11,15 +11,17 @@ import torch
 from focus_core.adapter import Adapter
 from focus_core.models.facts import ModelFacts, attention_modules
 from focus_core.models.projections import projections_of
+from focus_core.routing.factorise import factorise
 from focus_core.routing.feature_maps import FeatureMaps, FeatureMapsConfig
 from focus_core.routing.kmeans import KMeansCentroids, KMeansConfig
+from focus_core.routing.latent import LatentFactors
 from focus_core.routing.online import RoutingCentroids, RoutingConfig
 from focus_core.routing.router import Router, RouterConfig
 from focus_core.routing.slim_forms import SlimForms, SlimFormsConfig
 from focus_core.routing.temperature import FarTemperature, FarTemperatureConfig
 from focus_core.routing.thresholds import Thresholds, ThresholdsConfig
 from focus_core.variants import VARIANTS, Variant, make
-from tests.tiny import tiny_model
+from tests.tiny import VOCAB, tiny_model
 
 GROUPS = 4
 SMALL = {"window": 4, "sinks": 1, "groups": GROUPS, "block": 4, "stride": 4, "window_blocks": 2, "random_blocks": 2}
@@ -65,6 +67,11 @@ FORMS = {
         {"cache": "x", "order": "values"},
         {"prompt": "rebuilt", "order": "weights"},
     ],
+    "mla": [
+        {"rank": 60, "rotary": 8},
+        {"rank": 60, "rotary": 8, "form": "naive"},
+        {"rank": 30, "rotary": 16, "form": "absorbed"},
+    ],
     "focus_sfa": [{"features": 4}, {"features": 4, "select": "pairs", "sparse": "keys", "query_topk": 2}],
     "xattention_sfa": [
         {"features": 4, "block": 8, "stride": 4, "threshold": 0.5},
@@ -77,6 +84,7 @@ EXACT = {
     "bigbird": {"window_blocks": 10},
     "routing": {"local_heads": 0.0},
     "sfa": {"features": 16},
+    "mla": {"rank": 48, "rotary": 16},
     "focus_sfa": {"features": 16},
     "xattention_sfa": {"features": 16, "threshold": 1.0},
 }
@@ -142,7 +150,14 @@ def _routing(facts: ModelFacts) -> RoutingCentroids:
     return RoutingCentroids(RoutingConfig(facts.layers, facts.kv_heads, facts.head_dim, GROUPS))
 
 
+@functools.cache
+def _factors(rank: int, rotary: int) -> LatentFactors:
+    ids = torch.randint(1, VOCAB, (4, 64), generator=torch.Generator().manual_seed(5))
+    return factorise(model_for("mla"), ids, rank, rotary=rotary)
+
+
 UNTRAINED = {
+    "latent": lambda facts, variant: _factors(variant.rank, variant.rotary),
     "routing": lambda facts, variant: _routing(facts),
     "router": lambda facts, variant: _router(facts, "paper" if variant.leaks else "directed"),
     "kmeans": lambda facts, variant: _kmeans(facts),
@@ -178,6 +193,7 @@ def adapter_for(variant: Variant, facts: ModelFacts) -> Adapter | None:
     if variant.adapter_kind is None or (
         variant.name in ("xattention", "xattention_sfa")
         or (variant.name == "slim" and variant != make("slim"))
+        or (variant.name == "mla" and not variant.rank)
         or (variant.name == "sfa" and (variant.select == "pairs" or variant.sparse == "keys"))
     ):
         return None
