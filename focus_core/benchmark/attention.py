@@ -19,9 +19,10 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from focus_core.benchmark.entries import grouped_choice
 from focus_core.benchmark.inputs import PHASES, Inputs, call_of, model_inputs, random_inputs
 from focus_core.benchmark.prefill import peak_bytes, rotated, spread
-from focus_core.errors import Cancelled, InvalidInput, TooLarge
+from focus_core.errors import Cancelled, InvalidInput, TooLarge, Unsupported
 
 if TYPE_CHECKING:
     import torch
@@ -138,6 +139,8 @@ def _with_backend(variant: Variant, backend: str) -> Variant:
 
 def _one_length(variants: list[Variant], inputs: Inputs, phase: str, repeats: int, report: Callable) -> list[dict]:
     length = inputs.key.shape[2]
+    for variant in variants:
+        _check_shape(variant, inputs)
     calls = [call_of(v, inputs, phase) for v in variants]
     clock = _Clock(inputs.key.device)
     report(0.0, f"Warming up at {length} tokens")
@@ -192,6 +195,32 @@ def _one_length(variants: list[Variant], inputs: Inputs, phase: str, repeats: in
             }
         )
     return rows
+
+
+def _check_shape(variant: Variant, inputs: Inputs) -> None:
+    """Refuse a variant that no model of this shape could serve, in its own words."""
+    from focus_core.models.facts import ModelFacts
+
+    (_, heads, _, dim), kv_heads = inputs.query.shape, inputs.key.shape[1]
+    hidden = inputs.hidden.shape[-1] if inputs.hidden.shape[-1] > 1 else heads * dim
+    dtype = str(inputs.key.dtype).removeprefix("torch.")
+    facts = ModelFacts(
+        *("bench", "", inputs.layer + 1, heads, kv_heads, dim, hidden, inputs.key.shape[2], 0),
+        native=(None,) * (inputs.layer + 1),
+        softcap=None,
+        qk_norm=False,
+        scale=dim**-0.5,
+        dtype=dtype,
+        revision="",
+        note="",
+        rotary=dim,
+    )
+    support = variant.supports(facts)
+    if not support.ok:
+        raise Unsupported(
+            f"{variant.name} cannot be timed on attention of this shape: {support.reason}",
+            "--heads, --kv-heads and --head-dim set the shape.",
+        )
 
 
 class _Clock:
@@ -255,22 +284,14 @@ def _strongest_dense(inputs: Inputs, phase: str, clock: _Clock) -> tuple[str, Ca
 
 
 def _backend_of(variant: Variant, call: AttentionCall, baseline: str) -> tuple[str, str]:
-    from focus_core.kernels.focus import choose_backend
-    from focus_core.variants.groups import GroupedVariant
-    from focus_core.variants.window import Window
-
     named = getattr(variant, "backend", "auto")
     if named != "auto":
         return named, "As asked for."
     if variant.name == "dense":
         return "sdpa", "Dense attention is torch's own."
-    if not isinstance(variant, (GroupedVariant, Window)):
+    choice = grouped_choice(variant, call)
+    if choice is None:
         return "auto", "The variant has one form."
-    sets = (call.fresh, call.cached)
-    if call.cached is None:
-        keys = call.key.new_zeros(call.key.shape[0], 1, call.key.shape[2]).long()
-        sets = (keys[..., -call.query.shape[2] :], keys)
-    choice = choose_backend(call.query, call.key, *sets, window=variant.window, sinks=variant.sinks)
     return choice.backend, choice.reason
 
 

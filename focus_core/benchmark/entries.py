@@ -12,6 +12,7 @@ from focus_core.variants import LORA, VARIANTS, Variant, make
 from focus_core.variants.base import Cost, Shape
 
 if TYPE_CHECKING:
+    from focus_core.kernels.focus.choose import Choice
     from focus_core.models.facts import ModelFacts
     from focus_core.variants.base import AttentionCall
 
@@ -151,25 +152,31 @@ def backend_of(variant: Variant, call: AttentionCall) -> str:
         return "sdpa"
     if not variant.served:
         return "soft"
+    asked = getattr(variant, "backend", "auto")
+    choice = grouped_choice(variant, call) if asked == "auto" else None
+    return choice.backend if choice is not None else variant.name if asked == "auto" else asked
+
+
+def grouped_choice(variant: Variant, call: AttentionCall) -> Choice | None:
+    """What ``focus_attention`` takes for this call, and why; None for a variant that computes by other kernels."""
     from focus_core.kernels.focus import choose_backend
     from focus_core.variants.groups import GroupedVariant
     from focus_core.variants.window import Window
 
-    grouped = isinstance(variant, (GroupedVariant, Window))
-    asked = getattr(variant, "backend", "auto")
-    if asked != "auto" or not grouped:
-        return asked if asked != "auto" else variant.name
-
+    if not isinstance(variant, (GroupedVariant, Window)):
+        return None
     keys, queries = call.cached, call.fresh
     if keys is None:
         keys = call.query.new_zeros((call.key.shape[0], 1, call.key.shape[2])).long()
         queries = keys[:, :, keys.shape[2] - call.query.shape[2] :]
-    return choose_backend(call.query, call.key, queries, keys, window=variant.window, sinks=variant.sinks).backend
+    # Query heads that share keys and have sets of their own take turns: one turn is asked for.
+    queries = queries[:, :: max(1, queries.shape[1] // keys.shape[1])]
+    return choose_backend(call.query, call.key, queries, keys, window=variant.window, sinks=variant.sinks)
 
 
 def layer_shape(facts: ModelFacts, length: int, itemsize: int = 4, batch: int = 1) -> Shape:
     """One layer's prefill of ``batch`` sequences of ``length`` tokens, as variants count it."""
-    return Shape(batch, facts.heads, facts.kv_heads, facts.head_dim, length, itemsize=itemsize)
+    return Shape(batch, facts.heads, facts.kv_heads, facts.head_dim, length, itemsize=itemsize, latent=facts.latent)
 
 
 def counted(variant: Variant, facts: ModelFacts, length: int, itemsize: int) -> Cost:
