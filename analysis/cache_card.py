@@ -61,13 +61,6 @@ PRESETS = (
     Preset("GPT-2 XL", 48, 25, 25, 64, 1.5e9, 1_024, f"{_SLIM}; weights by its size"),
     Preset("8B with GQA", 32, 32, 8, 128, 8.0e9, 131_072, "32 layers, 8 of 32 heads as in Llama-3-8B"),
 )
-NATIVE_MLA = (
-    ("DeepSeek-V2's 16B", 110_600, 15_600),
-    ("DeepSeek-V2's 250B", 860_200, 34_600),
-)
-"""Cached numbers a token with multi-head and with latent attention (arXiv 2405.04434, table 9)."""
-MLA_WIDTH, MLA_LATENT, MLA_ROTARY = 576, 512, 64
-"""Of one layer and token of DeepSeek-V2: normalised latent and the one rotated key that all heads share."""
 
 
 @dataclass(frozen=True)
@@ -197,7 +190,7 @@ def figure(held: list[Held], context: int) -> go.Figure:
             x=context,
             line={"dash": "dash", "width": 1, "color": QUIET},
             annotation_text=f"the model reads {context:,}",
-            annotation_position="bottom right",
+            annotation_position="bottom left",
             annotation_font_color=QUIET,
         )
     drawn.update_xaxes(title="Longest context, tokens", range=[0, 1.3 * top], tickformat=",")

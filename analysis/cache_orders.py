@@ -21,7 +21,9 @@ ORDERS = {FIRST: "order 1: values first", SECOND: "order 2: scores first"}
 COLOURS = {DENSE: QUIET, FIRST: LOST, SECOND: KEPT}
 CARDS = {"H200, int8": 413.0, "B200, int8": 563.0, "M4 Max, int8": 93.0}
 """Operations a byte of memory traffic, as the paper gives them."""
-CPU = "This CPU, about"
+TICKS = (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100)
+MOST = 10.0
+"""Times dense's time, beyond which a formula's line leaves the picture."""
 LENGTHS = tuple(2**n for n in range(5, 18))
 
 
@@ -146,11 +148,12 @@ def figure(
         measured: ``{order, cached, ratio: spread}`` on a CPU; drawn as points.
     """
     drawn = go.Figure()
-    tops = [1.2]
+    tops, lows = [1.2], [0.5]
     for order, label in ORDERS.items():
         values = [ratio(order, width, heads, n, batch, intensity) for n in LENGTHS]
         counts = [work(order, width, heads, n, batch) for n in LENGTHS]
-        tops.append(min(4.0, max(values)))
+        tops.append(min(MOST, max(values)))
+        lows.append(min(values))
         drawn.add_scatter(
             x=LENGTHS,
             y=values,
@@ -172,7 +175,8 @@ def figure(
         points = [m for m in measured or [] if m["order"] == order]
         if points:
             middles = [p["ratio"]["median"] for p in points]
-            tops.append(min(4.0, max(middles)))
+            tops += [p["ratio"]["p90"] for p in points]
+            lows += [p["ratio"]["p10"] for p in points]
             drawn.add_scatter(
                 x=[p["cached"] for p in points],
                 y=middles,
@@ -190,27 +194,25 @@ def figure(
                 hovertemplate=f"<b>{label}</b>, measured<br>%{{x:,}} cached: %{{customdata[0]}} dense's time "
                 "(n=%{customdata[1]})<extra></extra>",
             )
-    top = max(tops) * 1.1
-    drawn.add_hrect(
-        y0=1,
-        y1=top,
-        fillcolor=LOSES,
-        line_width=0,
-        layer="below",
-        annotation_text="slower than dense",
-        annotation_position="top right",
-        annotation_font_color=QUIET,
-    )
+    top, bottom = max(tops) * 1.15, min(lows) / 1.15
+    drawn.add_hrect(y0=1, y1=top, fillcolor=LOSES, line_width=0, layer="below")
     drawn.add_hline(y=1, line={"dash": "dot", "width": 1, "color": QUIET})
+    quiet_text = {"showarrow": False, "font": {"color": QUIET, "size": 12}}
+    drawn.add_annotation(x=1, y=1, xref="paper", yref="paper", xanchor="right", text="slower than dense", **quiet_text)
     cross = crossover(width, heads, batch, intensity)
     if cross is not None and LENGTHS[0] < cross < LENGTHS[-1]:
         drawn.add_vline(x=cross, line={"dash": "dash", "width": 1, "color": QUIET})
-        drawn.add_annotation(
-            x=math.log10(cross), y=0.02, yref="y", text=f" order 1 falls behind from {cross:,}", showarrow=False,
-            xanchor="left", yanchor="bottom", font={"color": QUIET, "size": 12},
-        )  # fmt: skip
+        at = {"x": math.log10(cross), "y": 0, "yref": "paper", "xanchor": "left", "yanchor": "bottom"}
+        drawn.add_annotation(**at, text=f" order 1 falls behind from {cross:,}", **quiet_text)
     drawn.update_xaxes(
         type="log", title="Cached tokens", tickvals=LENGTHS[::2], ticktext=[f"{n:,}" for n in LENGTHS[::2]]
     )
-    drawn.update_yaxes(title="Time of a decoded token over dense's", range=[0, top])
+    ticks = [n for n in TICKS if bottom <= n <= top]
+    drawn.update_yaxes(
+        type="log",
+        title="Time of a decoded token over dense's",
+        range=[math.log10(bottom), math.log10(top)],
+        tickvals=ticks,
+        ticktext=[f"{n:g}" for n in ticks],
+    )
     return quiet(drawn, height=400)

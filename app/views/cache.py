@@ -10,7 +10,7 @@ from analysis import cache as words
 from analysis.cache_figures import bars
 from app.ui import links
 from app.ui.badges import badge
-from app.ui.cache import card, controls, cross, layers, lines, orders
+from app.ui.cache import card, controls, cross, latent, layers, lines, orders
 from app.ui.comparisons import Shown
 from app.ui.figure import plot
 from app.ui.guard import guarded, plain
@@ -18,7 +18,7 @@ from app.ui.runs import model_label
 from app.ui.view import Needs, Page, View
 from focus_core.benchmark.cache_probe import DTYPES
 
-TABS = ["By layer and format", "Two orders", "Encoder-decoders", "What a card holds"]
+TABS = ["By layer and format", "Two orders", "Latent", "Encoder-decoders", "What a card holds"]
 TAB, DTYPE = "cache_tab", "cache_dtype"
 
 
@@ -57,10 +57,11 @@ def render(page: Page) -> None:
         reason = f"{refused['label']} does not apply: {refused['reason']}"
         st.caption(f":material/block: {plain(reason)}", help=plain(refused["hint"]) or None)
     _table(shown, result)
-    by_layer, two, encoders, held = st.tabs(TABS, key=TAB, on_change="rerun", bind="query-params")
+    by_layer, two, small, encoders, held = st.tabs(TABS, key=TAB, on_change="rerun", bind="query-params")
     for tab, draw in (
         (by_layer, lambda: layers.render(result, dtype)),
         (two, lambda: orders.render(result)),
+        (small, lambda: latent.render(page)),
         (encoders, cross.render),
         (held, lambda: card.render(page, result)),
     ):

@@ -7,6 +7,7 @@ import pytest
 from analysis import cache as words
 from analysis import cache_card as card
 from analysis import cache_cross as cross
+from analysis import cache_latent as latent
 from analysis import cache_orders as orders
 from analysis.cache_figures import bars, layer_errors, layer_map
 from focus_core.benchmark.cache_lines import counted_bytes
@@ -109,7 +110,6 @@ def test_a_card_holds_what_is_left_beside_the_weights():
     assert all(one.origin == "counted" for one in held[1:])
     assert len(card.figure(held, 131_072).data) > 2
     assert "do not fit" in card.figure([card.Held("dense", 1.0, "counted", 0, 0)], 1).layout.annotations[0].text
-    assert card.MLA_LATENT + card.MLA_ROTARY == card.MLA_WIDTH
 
 
 def test_encoder_decoders_have_the_papers_factors_and_its_failures():
@@ -125,6 +125,18 @@ def test_encoder_decoders_have_the_papers_factors_and_its_failures():
     assert list(cross.formula_table()["Model"]) == [e.title for e in cross.ENCODERS]
     rows = [{"model": "a", "label": "b", "cross_bytes": 5, "dense_cross_bytes": 10, "error": 1e-7}]
     assert cross.measured_table(rows)["Of keys and values"][0] == "0.500×"
+
+
+def test_a_latent_is_drawn_by_rank_beside_dense_and_the_published_ones_are_the_papers():
+    rows = [{"rank": None, "numbers": 384.0, "bytes_per_token": 9216.0, "ppl": 20.0}]
+    rows += [{"rank": r, "numbers": float(r), "bytes_per_token": 24.0 * r, "ppl": 20.0 + 96 / r} for r in (192, 96, 48)]
+    drawn = latent.figure({"rows": rows})
+    assert list(drawn.data[0].x) == [1.152, 2.304, 4.608]
+    assert "rank 48 keeps 1.15 kB a token (12.5 %) at perplexity 22.0, where dense has 20.0" in latent.sentence(
+        {"rows": rows}
+    )
+    assert latent.LATENT + latent.ROTARY == latent.WIDTH
+    assert list(latent.native_table()["Of it"]) == ["14.1 %", "4.02 %"]
 
 
 def test_an_overflow_is_larger_than_any_error():

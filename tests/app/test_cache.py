@@ -124,6 +124,8 @@ def test_a_recorded_measurement_is_there_at_once_and_every_tab_draws(start, tmp_
     assert "Order 2 never loses to dense here" in said(at)
     at.selectbox(key="cache_chip").select("Another").run()
     assert "Order 2 loses to dense from" in said(at)
+    at = start(cache_tab="Latent")
+    assert "Each layer keeps 576 numbers a token" in said(at)
     at = start(cache_tab="Encoder-decoders")
     assert "Not measured by this project" in said(at)
     at = start(cache_tab="What a card holds")

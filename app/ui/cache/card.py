@@ -58,7 +58,6 @@ def _draw(page: Page, result: dict[str, Any]) -> None:
     )
     st.dataframe(_table(held), hide_index=True, key="cache_card_table")
     st.caption(plain(_source(shape, source, bool(measured))))
-    _native()
 
 
 def _measured(page: Page, result: dict[str, Any], itemsize: int) -> dict[str, float]:
@@ -97,26 +96,3 @@ def _source(shape: Shape, source: str, measured: bool) -> str:
         f"numbers each ({source}). Weights and caches alone are counted: what runs beside them needs room too."
     )
     return said + (" Measured bytes are those of this model's live caches." if measured else " Bytes are counted.")
-
-
-def _native() -> None:
-    with st.expander("Models made with latent attention"):
-        import pandas as pd
-
-        st.dataframe(
-            pd.DataFrame(
-                {
-                    "Model": [name for name, *_ in card.NATIVE_MLA],
-                    "With keys and values": [f"{mha:,}" for _, mha, _ in card.NATIVE_MLA],
-                    "With a latent": [f"{mla:,}" for *_, mla in card.NATIVE_MLA],
-                    "Of it": [percent(mla / mha) for _, mha, mla in card.NATIVE_MLA],
-                }
-            ),
-            hide_index=True,
-            key="cache_native",
-        )
-        st.caption(
-            f"Cached numbers a token, all layers, published (DeepSeek-V2, arXiv 2405.04434). Each layer keeps "
-            f"{card.MLA_WIDTH} numbers: a latent of {card.MLA_LATENT} and one rotated key of {card.MLA_ROTARY} for all "
-            "heads."
-        )

@@ -16,6 +16,7 @@ from app.ui.guard import fragment, plain
 BATCH, CARD, INTENSITY, SHAPE = "cache_batch", "cache_chip", "cache_intensity", "cache_width"
 BATCHES = (1, 4, 16, 64, 256)
 OWN = "Another"
+TIMED = "The layer that was timed"
 RECORDED = "cache-orders-cpu.json"
 
 
@@ -25,8 +26,8 @@ def render(result: dict[str, Any]) -> None:
 
 
 def _draw(result: dict[str, Any]) -> None:
-    shapes = _shapes(result)
     measured = lines.document(RECORDED)
+    shapes = _shapes(result, measured)
     with st.container(horizontal=True, vertical_alignment="bottom", gap="medium"):
         named = st.selectbox("Shape", list(shapes), key=SHAPE, bind="query-params", width=220)
         width, heads = shapes[named or next(iter(shapes))]
@@ -84,12 +85,14 @@ def _draw(result: dict[str, Any]) -> None:
         st.latex(r"u_i = s_i K, \quad o_i = u_i W_{KV,i} \qquad 8d^2 + 2nd\,(h+1)")
 
 
-def _shapes(result: dict[str, Any]) -> dict[str, tuple[int, int]]:
-    """Width and heads of published models with a key a query head, and of the one that is shown."""
+def _shapes(result: dict[str, Any], measured: dict[str, Any] | None) -> dict[str, tuple[int, int]]:
+    """Width and heads of published models with a key a query head, of the one that is shown, and of what was timed."""
     found = {p.title: (p.heads * p.head_dim, p.heads) for p in PRESETS if p.heads == p.kv_heads}
     about = result.get("about", {})
     if "heads" in about:
         found["The model shown"] = (about["heads"] * about["head_dim"], about["heads"])
+    if measured is not None:
+        found[TIMED] = (measured["about"]["width"], measured["about"]["heads"])
     return found
 
 
