@@ -31,17 +31,21 @@ class Codes:
 
 @dataclass(frozen=True)
 class Head:
-    """Dense queries and keys of one head (N, D) in fp32, and how its scores become attention."""
+    """Queries and keys of one head (N, D) in fp32, and how its scores become attention.
+
+    ``plain`` is the model's own head where these went through an adapter's maps: dense attention is always its.
+    """
 
     queries: np.ndarray
     keys: np.ndarray
     scale: float
     softcap: float | None = None
     window: int | None = None
+    plain: Head | None = None
 
     def mapped(self, query_map: np.ndarray, key_map: np.ndarray) -> Head:
         """The same head after the maps (D, D) of an adapter."""
-        return replace(self, queries=self.queries @ query_map, keys=self.keys @ key_map)
+        return replace(self, queries=self.queries @ query_map, keys=self.keys @ key_map, plain=self)
 
 
 @dataclass(frozen=True)
@@ -53,6 +57,7 @@ class Overlap:
         query_kept, key_kept: (D,) bool.
         products: (D,) what each dimension gives the score, scale included; of those that both keep alone.
         dense_products: (D,) the same of all dimensions.
+        dense_score: the model's own score, before any soft cap.
     """
 
     query: np.ndarray
@@ -61,6 +66,7 @@ class Overlap:
     key_kept: np.ndarray
     products: np.ndarray
     dense_products: np.ndarray
+    dense_score: float
 
     @property
     def shared(self) -> np.ndarray:
@@ -71,11 +77,6 @@ class Overlap:
     def score(self) -> float:
         """Sum of the shared products; 0 without any."""
         return float(self.products.sum())
-
-    @property
-    def dense_score(self) -> float:
-        """Sum of all products."""
-        return float(self.dense_products.sum())
 
 
 @dataclass(frozen=True)
@@ -159,13 +160,41 @@ def overlap(head: Head, query: int, key: int, codes: Codes) -> Overlap:
     wanted = np.ones(q.shape, bool) if codes.sparse == "keys" else support(q, codes)
     held = support(k, codes)
     products = q * k * np.float32(head.scale)
-    return Overlap(q, k, wanted, held, np.where(wanted & held, products, 0), products)
+    own = head.plain or head
+    dense = float(own.queries[query] @ own.keys[key]) * head.scale
+    return Overlap(q, k, wanted, held, np.where(wanted & held, products, 0), products, dense)
 
 
 def row(head: Head, query: int, codes: Codes) -> Row:
     """Attention of one query, dense and with codes."""
     found = _weights(head, np.array([query]), codes)
     return Row(*(x[0, : query + 1] for x in found))
+
+
+def strongest_pair(head: Head, words: np.ndarray, rows: int = 64) -> tuple[int, int] | None:
+    """A query and an earlier key between which dense attention is strong, both words and not neighbours.
+
+    Args:
+        head: the head.
+        words: (N,) bool: which tokens may be picked.
+        rows: most queries that are looked at, the later two thirds of the text.
+
+    Returns:
+        The query and the key; None where no such pair exists.
+    """
+    late = np.flatnonzero(words)
+    late = late[late >= max(2, len(words) // 3)]
+    if not len(late):
+        return None
+    at = np.unique(late[np.linspace(0, len(late) - 1, min(rows, len(late))).astype(int)])
+    own = head.plain or head
+    dense = _softmax(head, own.queries[at] @ own.keys.T, _seen(head, at))
+    key = np.arange(len(words))
+    dense = np.where(words & (key > 0) & (key < at[:, None] - 1), dense, 0)
+    best = int(dense.argmax())
+    if not dense.flat[best]:
+        return None
+    return int(at[best // len(words)]), best % len(words)
 
 
 def change(head: Head, codes: Codes, rows: int = SAMPLED_ROWS) -> Change:
@@ -193,7 +222,8 @@ def _weights(head: Head, at: np.ndarray, codes: Codes) -> tuple[np.ndarray, np.n
     wanted, held = supports(head, codes, at)
     shared = wanted.astype(np.float32) @ held.T.astype(np.float32)
     seen = _seen(head, at)
-    dense = _softmax(head, head.queries[at] @ head.keys.T, seen)
+    own = head.plain or head
+    dense = _softmax(head, own.queries[at] @ own.keys.T, seen)
     kept = seen & (shared > 0) if codes.no_overlap == "exclude" else seen
     sparse = _softmax(head, (head.queries[at] * wanted) @ (head.keys * held).T, kept)
     return shared, dense, sparse

@@ -8,7 +8,7 @@ import numpy as np
 
 from analysis.features.codes import Codes, Head, support
 
-STAGES = ("Posting lists", "Intersection", "Scores", "Running maximum", "Running sum")
+STAGES = ("Posting lists", "Intersection", "Scores", "Running maximum", "Running sum and output")
 
 
 @dataclass(frozen=True)

@@ -48,6 +48,14 @@ _NAMES = {
     "over": "second mask",
     "rank": "measure to rank by",
     "rank_way": "order of heads",
+    "features_tab": "tab",
+    "features_k": "number of features kept",
+    "features_select": "choice of what survives",
+    "features_sparse": "choice of what is made sparse",
+    "features_overlap": "choice for pairs that share nothing",
+    "features_maps": "adapter with maps",
+    "features_by": "measure of size",
+    "codes": "pair of tokens",
 }
 """Parameters whose controls people know by another name."""
 

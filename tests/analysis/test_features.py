@@ -102,6 +102,30 @@ def test_every_step_of_a_tile_is_flash_sfas_and_ends_as_a_plain_softmax(codes, h
     assert np.allclose(found.attention, plain, atol=1e-6)
 
 
+def test_dense_attention_is_the_models_own_under_any_maps(head):
+    rng = np.random.default_rng(1)
+    query_map, key_map = rng.standard_normal((2, D, D)).astype(np.float32)
+    mapped = head.mapped(query_map, key_map)
+    plain, found = (numpy_codes.row(h, 9, Codes(3)) for h in (head, mapped))
+    assert np.array_equal(plain.dense, found.dense)
+    assert not np.allclose(plain.sparse, found.sparse, atol=1e-2)
+    one = numpy_codes.overlap(mapped, 9, 4, Codes(3))
+    assert one.dense_score == pytest.approx(numpy_codes.overlap(head, 9, 4, Codes(3)).dense_score)
+    assert one.dense_products.sum() == pytest.approx(
+        head.scale * float(head.queries[9] @ query_map @ (head.keys[4] @ key_map)), abs=1e-4
+    )
+
+
+def test_the_strongest_pair_is_of_words_that_are_no_neighbours(head):
+    words = np.zeros(N, bool)
+    words[[0, 4, 6, 9, 14, 15, 20]] = True
+    query, key = numpy_codes.strongest_pair(head, words)
+    dense = {q: numpy_codes.row(head, q, Codes(3)).dense for q in (9, 14, 15, 20)}
+    pairs = {(q, k): w[k] for q, w in dense.items() for k in (4, 6, 9, 14, 15) if k < q - 1}
+    assert (query, key) == max(pairs, key=pairs.__getitem__)
+    assert numpy_codes.strongest_pair(head, np.zeros(N, bool)) is None
+
+
 def test_entropy_of_use_is_one_where_all_dimensions_are_used_alike(head):
     even = np.tile(np.eye(4, dtype=bool), (3, 1))
     assert numpy_codes.use_entropy(even) == pytest.approx(1)

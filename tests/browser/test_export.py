@@ -149,6 +149,7 @@ STOPS = {
     "groups?groups_tab=Collapse": (["collapse_panels", "collapse_parts"], None),
     "groups?groups_tab=Edit": (["edit_mask", "edit_next"], edit),
     "masks": (["masks_canvas", "head_grid"], None),
+    "features?layer=1&features_tab=Cost": (["features_codes", "features_bars"], None),
     "masks?masks_tab=By+distance": (["by_distance"], None),
     "compare": (["compare_bytes"], card),
     "compare?compare_view=Measure": (["compare_frontier", "compare_speed"], None),

@@ -1,0 +1,85 @@
+"""Tab: products by formula and counted, time measured, and the bytes of the cache."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import streamlit as st
+
+from analysis.features import cost as words
+from app.ui.features.measured import Measured, find, recorded, run_button
+from app.ui.features.shown import Shown
+from app.ui.figure import plot
+from app.ui.view import Page
+
+KIND = "feature_speed"
+LENGTHS, DECODE_LENGTHS, REPEATS = [512, 1024, 2048], [1024, 4096], 7
+
+
+def request_of(page: Page, shown: Shown) -> dict[str, Any]:
+    """The job that times this model's shape on this machine."""
+    p = shown.trace.provenance
+    dim = int(p["head_dim"])
+    return {
+        "heads": int(p["heads"]),
+        "kv_heads": int(p["kv_heads"]),
+        "head_dim": dim,
+        "features": sorted({max(1, dim // 8), max(1, dim // 4), max(1, dim // 2)}),
+        "lengths": LENGTHS,
+        "decode_lengths": DECODE_LENGTHS,
+        "repeats": REPEATS,
+    }
+
+
+def render(shown: Shown, measured: Measured | None) -> None:
+    """Draw the tab."""
+    request = request_of(shown.page, shown)
+    ships = recorded("feature-speed-cpu.json") if request["head_dim"] == 64 else None
+    speed = find(shown.page, KIND, request, ships)
+    if speed is not None and measured is not None and speed.result["rows"]:
+        st.markdown(f"**{words.cost_sentence(measured.result, speed.result, shown.codes.features)}**")
+        speed.badge()
+        plot(
+            words.cost_figure(measured.result, speed.result),
+            key="features_cost",
+            alt="Products and time of codes as shares of dense attention's.",
+            name="Predicted, counted and timed",
+            rows=lambda: words.speed_table(speed.result),
+            note=speed.note,
+        )
+        if gain := words.no_gain(speed.result):
+            st.markdown(gain)
+        with st.expander("Every timed length"):
+            st.dataframe(words.speed_table(speed.result), hide_index=True, key="features_speed_table")
+    run_button(
+        shown.page, KIND, request, key="features_speed", label="Time it on this machine", what="timing codes and dense"
+    )
+    if measured is not None and measured.result["cache"]:
+        _cache(shown, measured)
+
+
+def _cache(shown: Shown, measured: Measured) -> None:
+    result = measured.result
+    st.markdown(f"**Cache. {words.cache_sentence(result, shown.codes.features)}**")
+    measured.badge()
+    st.latex(
+        r"\text{bytes a token} = L \cdot H_{kv} \cdot "
+        r"(\underbrace{k \cdot b + k}_{\text{values, one-byte dimensions}} + "
+        r"\underbrace{d \cdot b}_{\text{values } V}),\quad b = 2 \text{ or } 4"
+    )
+    st.dataframe(
+        words.cache_table(result),
+        hide_index=True,
+        key="features_cache",
+        column_config={
+            "kept": "Key holds",
+            "bits": "Bits a number",
+            "formula": st.column_config.NumberColumn("Formula, bytes", format="localized"),
+            "measured": st.column_config.NumberColumn("Live cache, bytes", format="localized"),
+            "share": st.column_config.NumberColumn("Of dense", format="percent"),
+        },
+    )
+    st.caption(
+        f"A token of all {len(result['layers'])} layers; {result['heads']} query heads share {result['kv_heads']} KV "
+        "heads, in dense attention too. A rotary pair needs one dimension's number for two values."
+    )
