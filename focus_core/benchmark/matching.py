@@ -138,7 +138,8 @@ class _Search:
         knobs = () if fixed else knobs_for(entry.variant, self.quantity)
         tried = [_Try(entry.variant, self._value(entry, entry.variant))]
         if not self._near(tried[0].value, asked):
-            for knob in knobs:
+            # Counting is free: what the second knob left open, the first may close.
+            for knob in knobs * (2 if is_counted(entry.variant, self.quantity) else 1):
                 self._turn(entry, knob, asked, tried)
                 if self._near(_nearest(tried, asked).value, asked):
                     break

@@ -115,3 +115,20 @@ def test_running_hands_rows_over_and_names_the_text():
     assert found["about"]["text"] == PASSAGE
     assert [r["label"] for r in found["rows"]] == ["dense", "near"]
     assert len([p for p in parts if "row" in p]) == 4
+
+
+def test_lora_goes_with_every_variant_that_needs_no_adapter(tmp_path):
+    from focus_core.handlers._requests import build_variant
+    from focus_core.lora import new_lora
+
+    model = tiny_model("llama")
+    adapter = new_lora(model, rank=2, through="window")
+    adapter.serve = {"window": 9}
+    adapter.save_pretrained(tmp_path, model)
+    for name, config in (
+        ("dense", {}),
+        ("window", {"window": 9, "sinks": 4}),
+        ("longformer", {"window": 256, "sinks": 16}),
+    ):
+        variant, found, named = build_variant({"variant": name, "adapter": str(tmp_path)}, model)
+        assert (variant.name, variant.to_dict(), found.kind, named) == (name, config, "lora", str(tmp_path))

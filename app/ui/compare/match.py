@@ -124,7 +124,9 @@ def show(page: Page, found: dict[str, Any] | None) -> None:
     about = found["about"]
     with st.expander(f"Settings found: {words.headline(found)}", icon=":material/tune:", expanded=True):
         labels = {row["key"]: _entry(page, row)["label"] for row in found["rows"]}
-        st.dataframe(pd.DataFrame(words.table(found, labels)), hide_index=True, key="match_table")
+        wide = {name: st.column_config.TextColumn(width=130) for name in ("Reached", "Verdict")}
+        table = pd.DataFrame(words.table(found, labels))
+        st.dataframe(table, hide_index=True, key="match_table", column_config=wide)
         for said in words.unreached(found, labels):
             st.markdown(f":gray[:material/block:] {plain(said)}")
         for refused in about.get("refused", []):
