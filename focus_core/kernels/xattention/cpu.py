@@ -35,8 +35,8 @@ def strided_scores(
     share, each = heads // kv_heads, block // stride
     # Blocks whose tokens are not all there are filled with zeros, which add nothing to a sum of products.
     before = grid.begin - grid.row * block
-    q = F.pad(q.to(work), (0, 0, before, grid.rows * block - before - queries))
-    k = F.pad(k.to(work), (0, 0, 0, grid.columns * block - keys))
+    q = _padded(q.to(work), before, grid.rows * block - before - queries)
+    k = _padded(k.to(work), 0, grid.columns * block - keys)
     order = torch.tensor(offsets, device=q.device)
     q = q.reshape(heads, -1, stride, dim)[:, :, order].reshape(kv_heads, share, -1, stride * dim)
     k = k.reshape(kv_heads, -1, stride * dim).transpose(1, 2)
@@ -74,6 +74,11 @@ def strided_scores(
         mass = mass.view(heads, high - low, last // each, each).sum(-1)
         scores[:, :, : last // each].index_add_(1, place[low:high] // each, mass)
     return scores
+
+
+def _padded(x: torch.Tensor, before: int, after: int) -> torch.Tensor:
+    """Rows of zeros round ``x``; itself, and no copy, where there are none."""
+    return F.pad(x, (0, 0, before, after)) if before or after else x
 
 
 def _real_pairs(before, queries, keys, rows, columns, stride, order):
