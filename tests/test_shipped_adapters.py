@@ -36,6 +36,11 @@ def test_a_shipped_adapter_has_the_shapes_of_its_config(name):
         assert adapter.log_factor.shape == (30,)
         assert adapter.log_factor.abs().max() > 0
         return
+    if document["kind"] == "thresholds":
+        assert adapter.thresholds.shape == (30, shape["heads"]) == (30, 9)
+        assert ((adapter.thresholds >= 0) & (adapter.thresholds <= 1)).all()
+        assert adapter.thresholds.unique().numel() > 5
+        return
     if document["kind"] == "kmeans":
         assert adapter.centroids.shape == (30, shape["groups"], 576)
         assert adapter.centroids.float().std(1).amax(-1).gt(0).all()

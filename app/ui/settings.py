@@ -19,8 +19,12 @@ _KINDS = {
     "kmeans": "k-means fit",
     "temperature": "trained temperature",
     "routing": "fit of clusters",
+    "thresholds": "fit of thresholds",
 }
-MADE_HERE = ("router", "kmeans")
+_MENUS = {"temperature": "Trained temperatures", "thresholds": "Fitted thresholds", "routing": "Fitted clusters"}
+NO_ADAPTER = "none"
+"""Choice of a variant that also runs without an adapter."""
+MADE_HERE = ("router", "kmeans", "thresholds")
 """Kinds of adapter that a page can make; others are made by the command line."""
 _SPELT = {
     "kmeans": "k-means",
@@ -55,7 +59,7 @@ def choose(model: str, notices: list[str]) -> tuple[str, dict[str, Any], str | N
     cls = VARIANTS[variant]
     # What runs without an adapter too is not said to lack one.
     asks = cls.adapter_kind and not (cls.adapter_optional and not adapters_for(model, cls.adapter_kind))
-    adapter = _adapter(model, cls.adapter_kind, notices) if asks else None
+    adapter = _adapter(model, cls.adapter_kind, notices, cls.adapter_optional) if asks else None
     if adapter is None:
         links.write("adapter", "")
     fields = config_fields(cls)
@@ -151,6 +155,9 @@ def adapter_label(name: str) -> str:
         return str(document["title"])
     if document.get("kind") == "temperature":
         return "One temperature a layer"
+    if document.get("kind") == "thresholds":
+        recall = (document.get("record") or {}).get("recall")
+        return "A threshold a head" + (f", {100 * recall:g} % of attention" if recall else "")
     if groups is None:
         return name
     label = f"{'k-means' if document.get('kind') == 'kmeans' else _FORMS.get(form, form)}, K={groups}"
@@ -193,7 +200,7 @@ def off_training(variant: str, adapter: str | None, config: dict[str, Any]) -> b
     return any(config.get(name, value) != value for name, value in serve_defaults(adapter).items())
 
 
-def _adapter(model: str, kind: str, notices: list[str]) -> str | None:
+def _adapter(model: str, kind: str, notices: list[str], optional: bool = False) -> str | None:
     names = list(adapters_for(model, kind))
     seeded = "adapter" in st.session_state.get("_checked", ())
     # A link may mean groups of a model that is only named later.
@@ -212,6 +219,8 @@ def _adapter(model: str, kind: str, notices: list[str]) -> str | None:
     said = list(labels.values())
     # Two of one kind are told apart by their folders, since a link names the label.
     labels = {name: f"{text} ({name})" if said.count(text) > 1 else text for name, text in labels.items()}
+    if optional:
+        names, labels = [NO_ADAPTER, *names], {NO_ADAPTER: "None", **labels}
     label = labels.__getitem__
     links.check("adapter", names, names[0], notices, label, bound=False)
     if wanted and (meant := [name for name in names if wanted in (name, labels[name])]):
@@ -219,18 +228,18 @@ def _adapter(model: str, kind: str, notices: list[str]) -> str | None:
     if st.session_state.get("adapter") not in names:
         st.session_state["adapter"] = names[0]
     chosen = st.selectbox(
-        "Trained temperatures" if kind == "temperature" else "Trained groups",
+        _MENUS.get(kind, "Trained groups"),
         names,
         format_func=label,
         key="adapter",
         persist_state="session",
         help="Learned from text; the model's own weights were not touched. Their names on the command line:\n"
-        + "".join(f"\n- {text}: `{name}`" for name, text in labels.items()),
+        + "".join(f"\n- {text}: `{name}`" for name, text in labels.items() if name != NO_ADAPTER),
     )
     # Which of one's own comes first changes with every one that is made, so a link always names it.
-    own = assets.adapters()[chosen].get("user")
+    own = chosen != NO_ADAPTER and assets.adapters()[chosen].get("user")
     links.write("adapter", chosen if own or chosen != names[0] else "")
-    return chosen
+    return None if chosen == NO_ADAPTER else chosen
 
 
 def _label(name: str) -> str:

@@ -42,6 +42,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> dict[str, Any]:
     """Fit; the document is the adapter's record with its thresholds and where it lies."""
     from focus_core.assets import load_text, training_text
+    from focus_core.evaluation.environment import environment
     from focus_core.variants import make
 
     out = Path(args.out)
@@ -72,6 +73,7 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
         "kind": adapter.kind,
         "serve": adapter.serve,
         "record": adapter.record,
+        "environment": environment(loaded.model.device),
         "thresholds": [[round(t, 6) for t in layer] for layer in adapter.thresholds.tolist()],
     }
 
