@@ -144,6 +144,7 @@ def capture_trace(
         "heads": facts.heads,
         "kv_heads": facts.kv_heads,
         "head_dim": facts.head_dim,
+        "rotary": facts.rotary,
         "scale": dense.scale,
         "softcap": dense.softcap,
         "window": window,

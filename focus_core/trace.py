@@ -49,8 +49,8 @@ class Trace:
         provenance: JSON values: model, revision, dtype, device, variant, config (of the variant), adapter, text_name,
             text_hash, layers, heads, kv_heads, head_dim, scale, softcap, window, sinks, groups, native (list with each
             layer's own sliding window or null), seconds, versions, time, sampled_queries, recorded (bool), sink_tokens,
-            similar_how; ``block_size`` where blocks were kept; ``edits`` where groups were edited (see
-            ``focus_core.edits``).
+            similar_how, rotary (dimensions of a head that rotate in pairs); ``block_size`` where blocks were kept;
+            ``edits`` where groups were edited (see ``focus_core.edits``).
         text: the text itself.
         tokens: the token strings, as shown (N).
         arrays: see above.

@@ -73,7 +73,7 @@ _MAY: dict[str, tuple[_Test, str]] = {
     **dict.fromkeys(("adapter", "text_name"), (_is_name, "a name")),
     **dict.fromkeys(("revision", "dtype", "device", "text_hash", "time", "note", "similar_how"), (_is_string, "text")),
     **dict.fromkeys(("config", "versions", "summary", "rescaled"), (_is_dict, "a list of names and values")),
-    **dict.fromkeys(("sink_tokens", "sampled_queries"), (is_whole, "a whole number")),
+    **dict.fromkeys(("sink_tokens", "sampled_queries", "rotary"), (is_whole, "a whole number")),
     **dict.fromkeys(("recorded", "dense_by_definition"), (_is_bool, "yes or no")),
     "groups": (lambda v: is_whole(v, 1, MAX_GROUPS), f"a whole number from 1 to {MAX_GROUPS}"),
     "head_dim": (lambda v: is_whole(v, 1), "a whole number from 1"),

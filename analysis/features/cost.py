@@ -119,15 +119,15 @@ def cost_sentence(errors: dict[str, Any], speed: dict[str, Any], features: int) 
     counted = "" if found["counted"] is None else f", {percent(found['counted'])} as counted on this text"
     text = f"{k} of {errors['head_dim']} features need {percent(found['predicted'])} of a score's products{counted}. "
     said = []
-    for phase in ("prefill", "decode"):
+    for phase, what in (("prefill", "a prefill of {:,} tokens"), ("decode", "one token decoded over {:,}")):
         length = longest(speed, phase)
         row = timed(speed, phase, k, length)
         if row is None:
             continue
         ratio = time_ratio(row)
         word = {FASTER: "faster", SLOWER: "slower"}.get(verdict(ratio) or "", "not clearly different")
-        said.append(f"{phase} of {length:,} tokens takes {times(ratio['median'])} dense's time ({word})")
-    return text + (f"On this CPU a {', a '.join(said)}." if said else "")
+        said.append(f"{what.format(length)} takes {times(ratio['median'])} dense's time ({word})")
+    return text + (f"On this CPU {', and '.join(said)}." if said else "")
 
 
 def no_gain(speed: dict[str, Any]) -> str:

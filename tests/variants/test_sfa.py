@@ -196,6 +196,7 @@ def test_a_trace_refuses_pairs_that_it_cannot_hold(tmp_path):
         capture_trace(loaded, small("sfa", {"features": 4, "no_overlap": "exclude"}), None, text)
     trace = capture_trace(loaded, small("sfa", {"features": 4}), None, text)
     assert trace.pattern(0).density() == 1.0
+    assert trace.provenance["rotary"] == 16
     assert abs(trace.provenance["summary"]["ppl"] - trace.provenance["summary"]["dense_ppl"]) > 1e-3
 
 
