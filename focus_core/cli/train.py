@@ -65,7 +65,8 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     for name in (*_BY_KIND, *_BY_MODEL):
         if given[name] is None:
             given[name] = _BY_KIND.get(name, {}).get(args.kind, getattr(TrainSettings, name))
-    chosen = TrainSettings(**(given | ({"kind": "router"} if args.kind in _FITTED else {})))
+    trained_kind = "latent" if args.kind == FACTORS else "router" if args.kind in _FITTED else args.kind
+    chosen = TrainSettings(**(given | {"kind": trained_kind}))
     out = Path(args.out)
     if out.exists() and not out.is_dir():
         raise InvalidInput(f"{out} is a file.", "Name a folder for the adapter.")

@@ -333,6 +333,8 @@ def _keep(out: Path, adapter: Adapter, loaded: Any, settings: TrainSettings, sta
     served = settings.variant_at(None).to_dict()
     if settings.kind == "lora":
         adapter.serve = served
+    elif settings.kind == "latent":
+        adapter.serve = {name: served[name] for name in ("rank", "rotary")}
     else:
         adapter.serve = {name: value for name, value in served.items() if name in settings.to_dict()}
     adapter.record = {
