@@ -6,12 +6,13 @@ Bytes are counted, since they follow from settings. Speed and quality are record
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from analysis.numbers import memory, percent, sig3, times
-from analysis.records import ALONE, WHOLE, Record, nearest, of_model, same_line
+from analysis.records import ALONE, WHOLE, Record, is_dense, nearest, of_model, same_line
 from focus_core.benchmark.entries import counted, layer_shape
 from focus_core.variants import Variant
 
@@ -31,6 +32,7 @@ RULES = {
     "quality": "Ranked by recorded change of perplexity against dense, best first; what was not measured has no rank.",
 }
 NOT_MEASURED = "not measured"
+BASELINE = "1×, the baseline"
 
 
 @dataclass(frozen=True)
@@ -71,6 +73,11 @@ class Line:
     adapter_bytes: int = 0
     refused: str = ""
     training: str = "none"
+
+    @property
+    def is_dense(self) -> bool:
+        """Whether this is dense attention as it is, which all others are held against."""
+        return is_dense(self.variant.name, self.adapter)
 
 
 @dataclass(frozen=True)
@@ -197,14 +204,19 @@ def score(choice: Choice, bottleneck: str) -> tuple[int, float] | None:
 
 
 def _ranked(choices: list[Choice], ask: Ask) -> list[Choice]:
-    scores = {id(c): score(c, ask.bottleneck) for c in choices}
+    scores = {id(c): s for c in choices if (s := score(c, ask.bottleneck)) is not None}
+    for c in choices:
+        # Every record is against dense in the same run: dense stands at 1 among them.
+        if c.line.is_dense and scores and ask.bottleneck != "memory":
+            best = min(one for one, _ in scores.values())
+            scores[id(c)] = (best, -1.0 if ask.bottleneck in ("prefill", "decode") else 0.0)
     able = [c for c in choices if not c.why_not]
-    ranked = sorted((c for c in able if scores[id(c)] is not None), key=lambda c: scores[id(c)])
+    ranked = sorted((c for c in able if id(c) in scores), key=lambda c: scores[id(c)])
     firsts: dict[tuple[int, float], int] = {}
     for place, c in enumerate(ranked, 1):
         firsts.setdefault(scores[id(c)], place)
     with_rank = [_with(c, rank=firsts[scores[id(c)]]) for c in ranked]
-    return [*with_rank, *(c for c in able if scores[id(c)] is None), *(c for c in choices if c.why_not)]
+    return [*with_rank, *(c for c in able if id(c) not in scores), *(c for c in choices if c.why_not)]
 
 
 def _with(choice: Choice, **changes: Any) -> Choice:
@@ -225,8 +237,8 @@ def table(choices: Sequence[Choice], ask: Ask) -> pd.DataFrame:
                 "Rank": str(c.rank) if c.rank else "",
                 "Variant": c.line.label,
                 "Runs here": c.why_not or "yes",
-                "Speed": says_speed(c.speed),
-                "Perplexity": says_quality(c.quality),
+                "Speed": BASELINE if c.line.is_dense else says_speed(c.speed),
+                "Perplexity": says_quality(c.quality, dense=c.line.is_dense),
                 "Pairs kept": says_pairs(c),
                 "Needs": memory(c.needs),
                 "Cache a token": memory(c.cache_token),
@@ -244,17 +256,15 @@ def says_speed(record: Record | None) -> str:
     if record is None or record.speed is None:
         return NOT_MEASURED
     s = record.speed
-    if record.variant == "dense" and not record.adapter:
-        return "1×, the baseline"
     what = "" if s.what == WHOLE else ", attention alone"
     return f"{times(s.faster)} ({times(s.low)} to {times(s.high)}){what}"
 
 
-def says_quality(record: Record | None) -> str:
-    """Change of perplexity against dense."""
+def says_quality(record: Record | None, *, dense: bool = False) -> str:
+    """Change of perplexity against dense; of dense itself the perplexity."""
     if record is None or record.quality is None:
-        return NOT_MEASURED
-    if record.variant == "dense" and not record.adapter:
+        return "the baseline" if dense else NOT_MEASURED
+    if dense:
         return f"{sig3(record.quality.perplexity)}, the baseline"
     return percent(record.quality.change, signed=True)
 
@@ -278,22 +288,23 @@ def answer(choices: Sequence[Choice], ask: Ask, model: str) -> str:
     unknown = len(able) - len(ranked)
     rest = f" {unknown} of the {len(able)} that run here {'has' if unknown == 1 else 'have'} no such record."
     rest = rest if unknown else ""
-    if not ranked:
+    if not any(score(c, ask.bottleneck) for c in ranked):
         return f"For {where} no {BOTTLENECKS[ask.bottleneck].lower()} has been recorded yet."
     best = ranked[0]
     if ask.bottleneck == "memory":
         equal = sum(c.rank == 1 for c in ranked)
         also = f" and {equal - 1} more" if equal > 1 else ""
         return f"For {where}, {best.line.label}{also} needs least: {memory(best.needs)}.{rest}"
+    if best.line.is_dense:
+        return f"For {where}, {_dense_is_best(ranked, ask)}{rest}"
     if ask.bottleneck == "quality":
+        on = f" on {best.quality.text}" if best.quality is not None and best.quality.text else ""
         return (
-            f"For {where}, {best.line.label} predicts best: {says_quality(best.quality)} perplexity, "
+            f"For {where}, {best.line.label} predicts best: {says_quality(best.quality)} perplexity{on}, "
             f"{says_pairs(best)} of the pairs.{rest}"
         )
-    if best.line.variant.name == "dense" and best.line.adapter is None:
-        return f"For {where}, nothing recorded beats dense attention.{rest}"
     price = says_quality(best.quality)
-    at = f", at {price} perplexity" if price != NOT_MEASURED else "; its perplexity was not measured"
+    at = f", with {price} perplexity" if price != NOT_MEASURED else "; its perplexity was not measured"
     assert best.speed is not None
     assert best.speed.speed is not None
     kind = "" if best.speed.speed.what == WHOLE else " (attention alone)"
@@ -303,9 +314,22 @@ def answer(choices: Sequence[Choice], ask: Ask, model: str) -> str:
     )
 
 
-def most_common_device(found: Iterable[Record]) -> list[str]:
-    """Devices by how many records they have, the most first."""
-    counts: dict[str, int] = {}
-    for record in found:
-        counts[record.device] = counts.get(record.device, 0) + 1
-    return sorted(counts, key=lambda d: (-counts[d], d))
+def _dense_is_best(ranked: Sequence[Choice], ask: Ask) -> str:
+    if ask.bottleneck == "quality":
+        return "nothing recorded predicts better than dense."
+    for c in ranked:
+        # After whole models come those whose attention alone was timed.
+        if c.speed is not None and c.speed.speed is not None and c.speed.speed.what == ALONE:
+            if c.speed.speed.faster > 1:
+                return (
+                    f"no whole model recorded is faster than dense; of attention alone {c.line.label} is fastest, "
+                    + (f"{times(c.speed.speed.faster)} dense's speed at {c.speed.length:,} tokens.")
+                )
+            break
+    return "nothing recorded is faster than dense."
+
+
+def by_records(names: Iterable[str]) -> list[str]:
+    """Names by how often they come, the most first; empty ones are left out."""
+    counts = Counter(filter(None, names))
+    return sorted(counts, key=lambda name: (-counts[name], name))

@@ -92,6 +92,11 @@ class Record:
         return ", ".join(filter(None, parts))
 
 
+def is_dense(variant: str, adapter: str | None) -> bool:
+    """Whether a line is dense attention as it is, which all others are held against."""
+    return variant == "dense" and adapter is None
+
+
 def documents(folder: Path) -> list[dict[str, Any]]:
     """Every JSON object in a folder, with the name of its file under ``file``; what cannot be read is left aside."""
     found = []
@@ -141,10 +146,13 @@ def of_model(record: Record, model: str, shape: tuple[int, int, int] | None) -> 
 
 
 def nearest(found: Iterable[Record], length: int, batch: int = 1) -> Record | None:
-    """The record whose length is nearest (by ratio), then whose batch is, then the latest; None without any."""
+    """The record whose length is nearest (by ratio), then whose batch is, then with the most tokens scored, then the
+    latest; None without any.
+    """
 
-    def far(record: Record) -> tuple[float, float]:
-        return abs(math.log(record.length / length)), abs(math.log(record.batch / batch))
+    def far(record: Record) -> tuple[float, float, int]:
+        scored = record.quality.scored if record.quality is not None else 0
+        return abs(math.log(record.length / length)), abs(math.log(record.batch / batch)), -scored
 
     return min(sorted(found, key=lambda r: r.date, reverse=True), key=far, default=None)
 

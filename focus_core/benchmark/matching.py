@@ -96,7 +96,7 @@ class _Search:
         named = target.get("entry")
         reference = self._reference(named)
         # The line that is matched stands among them, first and as it is.
-        wanted = [named, *requests] if reference else requests
+        wanted = [named, *requests] if named else requests
         entries, refused = resolve(wanted, self.loaded.facts, self._adapter)
         lines = entries[1:]
         self.total = 1 + sum(tries_of(e.variant, self.quantity) for e in lines)

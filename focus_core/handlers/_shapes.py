@@ -10,7 +10,7 @@ from typing import Any
 
 from focus_core.errors import FocusError
 from focus_core.jobs.files import read_json, user_path
-from focus_core.models.catalog import DEFAULT
+from focus_core.models.catalog import DEFAULT, SMALL, SMALL_FOLDER
 from focus_core.models.headers import folder_weights, gguf_values
 
 
@@ -42,19 +42,18 @@ def shape_of(name: str) -> Shape | None:
         return _DEFAULT_SHAPE
     try:
         path = user_path(name)
-        if path.is_dir():
-            return _of_folder(path)
         if path.is_file() and path.suffix == ".gguf":
             return _guess(gguf_values(path))
-        for snapshot in _snapshots(name):
-            return _of_folder(snapshot)
+        folder = folder_of(name)
+        return _of_folder(folder) if folder is not None else None
     except (FocusError, OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
-    return None
 
 
 def folder_of(name: str) -> Path | None:
     """The folder of a model's files; None where they are not here, or are one file."""
+    if name == SMALL:
+        return SMALL_FOLDER
     path = user_path(name)
     return path if path.is_dir() else next(iter(_snapshots(name)), None)
 

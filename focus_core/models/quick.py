@@ -11,7 +11,7 @@ from focus_core.jobs.files import read_json
 from focus_core.models.catalog import DEFAULT
 from focus_core.models.facts import Latent, ModelFacts
 
-_DEFAULT_CONFIG = {"model_type": "llama", "rope_theta": 100000.0}
+_DEFAULT_CONFIG: dict[str, Any] = {"model_type": "llama", "rope_theta": 100000.0}
 """What of the default model's config is asked here; its weights may not have been converted yet."""
 
 

@@ -1,5 +1,6 @@
 """Recorded results as lines, and what is made of them on the Choose tab."""
 
+import dataclasses
 import json
 
 import pytest
@@ -117,12 +118,13 @@ def test_only_what_was_measured_has_a_rank(found):
 
 def test_decode_and_quality_have_ranks_of_their_own(found):
     decode = rank(found, Ask(8192, bottleneck="decode"))
-    assert [(c.line.key, c.rank) for c in decode][:1] == [("window", 1)]
-    assert sum(c.rank is not None for c in decode) == 1
+    # Dense stands at 1 among them, whether it was a line of that file or not.
+    assert [(c.line.key, c.rank) for c in decode if c.rank] == [("window", 1), ("dense", 2)]
+    assert decode[1].speed is None
     quality = rank(found, Ask(4096, bottleneck="quality"))
     assert [c.line.key for c in quality if c.rank] == ["dense", "window{'window': 1024}", "window"]
     text = rank(found, Ask(4096, bottleneck="quality", text="persuasion"))
-    assert [c.line.key for c in text if c.rank] == ["window{'window': 1024}"]
+    assert [c.line.key for c in text if c.rank] == ["dense", "window{'window': 1024}"]
     device = rank(found, Ask(4096, device="a CPU"))
     assert next(c for c in device if c.rank).speed.where() == "8,192 tokens, random numbers, a CPU, 2026-11-21"
 
@@ -166,15 +168,31 @@ def test_what_cannot_run_comes_last_with_its_reason(found):
 @pytest.mark.parametrize(
     ("bottleneck", "words"),
     [
-        ("prefill", "window is fastest: 1.39× dense's speed at 1,024 tokens, at +35.0 % perplexity"),
+        ("prefill", "window is fastest: 1.39× dense's speed at 1,024 tokens, with +35.0 % perplexity"),
         ("decode", "window is fastest: 9.00× dense's speed (attention alone)"),
         ("memory", "needs least"),
-        ("quality", "dense predicts best"),
+        ("quality", "nothing recorded predicts better than dense. 1 of the 4"),
     ],
 )
 def test_the_sentence_answers_in_numbers(found, bottleneck, words):
     ask = Ask(1024, bottleneck=bottleneck)
     assert words in answer(rank(found, ask), ask, "Tiny")
+
+
+def test_the_sentence_says_when_dense_is_best():
+    fast, slow = (records([{**BENCH, "rows": [{**BENCH["rows"][2], "speedup": faster}]}]) for faster in (2.0, 0.4))
+    whole = [r for r in records([comparison()]) if r.length == 512]
+    lines = [line("dense"), line("window"), line("focus", {"gate": "hard", "temperature": 0.1})]
+    decode = Ask(8192, bottleneck="decode")
+    assert "nothing recorded is faster than dense" in answer(rank(slow, decode, lines), decode, "Tiny")
+    assert "window is fastest: 2.00× dense's speed (attention alone)" in answer(
+        rank(fast, decode, lines), decode, "Tiny"
+    )
+    prefill = [dataclasses.replace(r, speed=dataclasses.replace(r.speed, phase="prefill")) for r in fast]
+    slower = [r for r in whole if r.variant == "focus"]
+    ask = Ask(512)
+    said = answer(rank([*slower, *prefill], ask, lines), ask, "Tiny")
+    assert "no whole model recorded is faster than dense; of attention alone window is fastest, 2.00×" in said
 
 
 def test_performers_pairs_are_not_a_share(found):

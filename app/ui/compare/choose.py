@@ -102,9 +102,8 @@ def _controls(found: list[Record]) -> Ask:
         card = _pick("Card memory", CARDS, CARD, lambda n: f"{n} GB" if n else "any", said)
         with st.popover("Records", icon=":material/database:"):
             numbers = _pick("Numbers", tuple(ITEMSIZES), NUMBERS, str, "Type of weights and cache, for the bytes.")
-            usual = (words.most_common_device(words.speeds(found, "prefill")) or [ANY])[0]
-            device = _recorded("Speed measured on", _devices(found), DEVICE, usual)
-            text = _recorded("Perplexity measured on", _texts(found), TEXT, ANY)
+            device = _recorded("Speed measured on", _devices(found), DEVICE)
+            text = _recorded("Perplexity measured on", _texts(found), TEXT)
     for key, value in USUAL.items():
         own = st.session_state[key]
         links.write(key, "" if own == value else str(own))
@@ -123,8 +122,9 @@ def _pick(label: str, options: tuple, key: str, show: Callable[[Any], str], help
     return st.selectbox(label, options, format_func=show, key=key, persist_state="session", help=help, width=128)
 
 
-def _recorded(label: str, known: list[str], key: str, usual: str) -> str:
-    options = [ANY, *known]
+def _recorded(label: str, known: list[str], key: str) -> str:
+    """One place of measurement for all lines, at first the one with the most records: others would not compare."""
+    options, usual = [ANY, *known], known[0] if known else ANY
     if st.session_state.get(key) not in options:
         st.session_state[key] = usual
     chosen = st.selectbox(label, options, key=key, persist_state="session")
@@ -133,11 +133,11 @@ def _recorded(label: str, known: list[str], key: str, usual: str) -> str:
 
 
 def _devices(found: list[Record]) -> list[str]:
-    return words.most_common_device([r for r in found if r.speed is not None])
+    return words.by_records(r.device for r in found if r.speed is not None)
 
 
 def _texts(found: list[Record]) -> list[str]:
-    return sorted({r.text for r in found if r.quality is not None and r.text})
+    return words.by_records(r.text for r in found if r.quality is not None)
 
 
 def _lines(page: Page, options: dict[str, dict[str, Any]], facts: ModelFacts | None) -> list[Line]:
@@ -147,7 +147,7 @@ def _lines(page: Page, options: dict[str, dict[str, Any]], facts: ModelFacts | N
     for name in sorted(VARIANTS):
         if name not in (*there, "dense"):
             said = support.refusal(name, {}, facts) or support.lacking(name, page.model)
-            entry = {"variant": name, "config": {}, "adapter": None, "label": variant_label(name)}
+            entry: dict[str, Any] = {"variant": name, "config": {}, "adapter": None, "label": variant_label(name)}
             lines.append(_line(name, entry, facts, said))
     return lines
 

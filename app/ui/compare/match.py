@@ -114,7 +114,7 @@ def entries(
             job_status(page.engine, job.id, key="match_job", what="the search")
         _offer(page, request, quantity)
         return None, found
-    return [_entry(page, row) for row in found["rows"] if row["within"]] or None, found
+    return [_entry(page, row) for row in job.result["rows"] if row["within"]] or None, found
 
 
 def show(page: Page, found: dict[str, Any] | None) -> None:
