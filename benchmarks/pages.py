@@ -21,6 +21,7 @@ PICTURES = {
     "overview": ".fl .text span.c",
     "groups": ".fl canvas",
     "masks": ".fl canvas",
+    "xattention": ".fl canvas",
     "compare": ".js-plotly-plot .point",
 }
 _DONE = """selector => {

@@ -56,6 +56,12 @@ _NAMES = {
     "features_maps": "adapter with maps",
     "features_by": "measure of size",
     "codes": "pair of tokens",
+    "xa_tab": "tab",
+    "xa_stride": "stride",
+    "xa_block": "block",
+    "xa_threshold": "threshold",
+    "xa_voters": "choice of whose queries decide",
+    "xa_mode": "scorer",
 }
 """Parameters whose controls people know by another name."""
 

@@ -33,7 +33,14 @@ PAGES = {
         ),
     ),
     "collapse": ({"groups_tab": "Collapse"}, ("collapse_weights",)),
+    "xattention": (
+        {},
+        tuple(f"xa_{n}" for n in ("tab", "stride", "block", "threshold", "voters", "mode", "block_at", "scope")),
+    ),
+    "paint": ({"xa_tab": "Paint a pattern"}, ("xa_pattern",)),
 }
+VIEWS = {"choose": "compare", "train": "groups", "collapse": "groups", "paint": "xattention"}
+"""Pages whose tab is asked for, by the view that has it."""
 HEADLESS = ("groups", "train", "collapse", "compare", "choose")
 ALL = [
     (page, name)
@@ -50,7 +57,7 @@ def start(monkeypatch, tmp_path):
     with app(monkeypatch):
 
         def open_page(page: str, **query: str) -> AppTest:
-            key = page if page in ("overview", "masks", "compare") else "compare" if page == "choose" else "groups"
+            key = VIEWS.get(page, page)
             code = f"import sys; sys.path.insert(0, {MAIN.rsplit('/app/', 1)[0]!r})\nfrom app.main import main\n"
             at = AppTest.from_string(f"{code}main({key!r})", default_timeout=60)
             for name, value in {**PAGES[page][0], **query}.items():

@@ -15,6 +15,7 @@ from analysis import palette
 from app.ui.export import component_part
 
 HERE = Path(__file__).parent
+SCRIPTS = ("../cividis.js", "grid.js")
 HTML = (
     '<div class="fl fg"><div class="panels"></div><div class="axis">query head across, layer down</div>'
     '<div class="sr" aria-live="polite"></div><div class="tip" role="tooltip"></div></div>'
@@ -69,7 +70,7 @@ def css() -> str:
 
 def js() -> str:
     """The grid's module."""
-    return (HERE / "grid.js").read_text("utf-8")
+    return "\n".join((HERE / name).read_text("utf-8") for name in SCRIPTS)
 
 
 def part(data: dict[str, Any], *, place: str = "heads") -> str:
@@ -90,7 +91,7 @@ def head_grid(data: dict[str, Any], *, key: str, on_pick: Callable[[int, int], N
         key: the element's key.
         on_pick: called with layer and head before the page is drawn again, so that it may set controls.
     """
-    component = _component(max((HERE / name).stat().st_mtime for name in ("grid.js", "grid.css")))
+    component = _component(max((HERE / name).stat().st_mtime for name in (*SCRIPTS, "grid.css")))
     component(data=data, key=key, on_picked_change=lambda: _picked(key, on_pick))
 
 

@@ -1,0 +1,1 @@
+"""XAttention in numpy: block scores, the cut, and what they are worth."""
