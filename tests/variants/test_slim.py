@@ -9,6 +9,7 @@ import transformers as t
 from focus_core import compat
 from focus_core.benchmark.cache_probe import storage_by_layer
 from focus_core.errors import InvalidInput, Unsupported
+from focus_core.kernels.slim import slim_from_rotated
 from focus_core.lora import new_lora
 from focus_core.models.facts import attention_modules, facts_of
 from focus_core.models.projections import projections_of
@@ -277,3 +278,26 @@ def test_a_cropped_cache_goes_on():
         _, cache = step(model, ids)
         compat.drop_last(cache, 6)
         assert far(step(model, ids[:, 18:], cache)[0], whole[:, 18:]) < 1e-4
+
+
+def test_rotations_of_a_models_keys_are_undone_where_a_weight_is_worth_it():
+    """Section 3b of the note, on the rotated keys that a dense cache holds."""
+    model, ids, watcher = MODELS["llama"](), tokens(2, 40), Watcher()
+    with torch.no_grad(), retrofit(model, make("dense"), recorder=watcher):
+        _, cache = step(model, ids[:, :39])
+        step(model, ids[:, 39:], cache)
+    module, call = attention_modules(model)[1], watcher.calls[4]
+    assert (call.layer, call.query.shape[2]) == (1, 1)
+    rotation, (_, key, value) = rotation_of(model, module), projections_of(module, HEADS, DIM)
+
+    def undo(keys, at):
+        return rotation.undo(keys, at[None])
+
+    wanted = make("dense").attend(call)
+    matrix, shares = between(key.weight, value.weight), []
+    for cutoff in (0.0, 0.05, 0.15):
+        found = slim_from_rotated(call.query, call.key, matrix, undo, cutoff=cutoff, scale=call.scale)
+        dropped = 1 - found.mass
+        assert far(found.output, wanted) <= float(dropped.max() * call.value.abs().max()) + 1e-10
+        shares.append(float(found.undone.mean()))
+    assert shares[0] == 1 > shares[1] > shares[2] > 0
