@@ -69,7 +69,8 @@ def others(result: dict[str, Any], dtype: str | None = None) -> list[dict[str, A
     """All rows but dense's, small caches first; of equal ones the most exact first."""
     dtype = dtype or own_format(result)
     rows = [row for row in result.get("rows", []) if row["variant"] != "dense" and "bytes_per_token" in row]
-    return sorted(rows, key=lambda row: (bytes_in(result, row, dtype), worst(row, dtype)[0] or 0.0))
+    # What does not grow makes equal caches differ in the fourth figure.
+    return sorted(rows, key=lambda row: (float(f"{bytes_in(result, row, dtype):.3g}"), worst(row, dtype)[0] or 0.0))
 
 
 def own_format(result: dict[str, Any]) -> str:
@@ -134,7 +135,7 @@ def is_gqa(about: dict[str, Any]) -> bool:
 
 
 def answer(result: dict[str, Any], dtype: str | None = None) -> str:
-    """The page's sentence: what dense remembers, and the smallest cache that is exact, or the smallest of all."""
+    """The page's sentence: what dense remembers, the smallest cache that is exact, and the best guess of the others."""
     dtype = dtype or own_format(result)
     dense, about = dense_of(result), result.get("about", {})
     if dense is None or "bytes_per_token" not in dense:
@@ -152,7 +153,7 @@ def answer(result: dict[str, Any], dtype: str | None = None) -> str:
         row = sure[0]
         said.append(_sentence(result, row, dtype, size))
     if loose:
-        row = loose[0]
+        row = max(loose, key=lambda row: row["agree"])
         said.append(_sentence(result, row, dtype, size))
     if not graded:
         said.append("No other cache has been measured yet.")

@@ -128,9 +128,11 @@ def holdings(
         support = variant.supports(facts)
         size = (measured or {}).get(name)
         origin = COUNTED if size is None else MEASURED
+        # What ran on this model applies to it, whatever its files leave open.
+        reason = support.reason if size is None else ""
         size = line["counted"] if size is None else size
-        context, most = hold(size, free, batch, length) if support.ok else (0, 0)
-        found.append(Held(name, size, origin, context, most, "" if support.ok else support.reason))
+        context, most = (0, 0) if reason else hold(size, free, batch, length)
+        found.append(Held(name, size, origin, context, most, reason))
     return found
 
 
@@ -185,7 +187,7 @@ def figure(held: list[Held], context: int) -> go.Figure:
             marker={"color": colour, "pattern": {"shape": shape}},
         )  # fmt: skip
     top = max(one.context for one in rows)
-    if context and context < 1.3 * top:
+    if 0.3 * top < context < 1.3 * top:
         drawn.add_vline(
             x=context,
             line={"dash": "dash", "width": 1, "color": QUIET},
@@ -198,8 +200,8 @@ def figure(held: list[Held], context: int) -> go.Figure:
     return quiet(drawn, height=130 + 32 * len(rows), barmode="overlay").update_yaxes(showgrid=False)
 
 
-def sentence(held: list[Held], card_bytes: float, weights: float, itemsize: int, batch: int) -> str:
-    """What dense and the smallest cache that applies let the card hold."""
+def sentence(held: list[Held], card_bytes: float, weights: float, itemsize: int, batch: int, reads: int = 0) -> str:
+    """What dense and the smallest cache that applies let the card hold; ``reads`` is the model's longest context."""
     free = room(card_bytes, weights, itemsize)
     if free <= 0 or not math.isfinite(free):
         return f"The weights take {memory(weights * itemsize)}: they do not fit in {memory(card_bytes)}."
@@ -209,7 +211,7 @@ def sentence(held: list[Held], card_bytes: float, weights: float, itemsize: int,
         f"Beside {memory(weights * itemsize)} of weights {memory(free)} are left: {many} of {dense.context:,} tokens "
         f"with dense attention"
     )
-    if not rest:
-        return f"{said}."
-    best = max(rest, key=lambda one: one.context)
-    return f"{said}, {best.context:,} with {best.label} ({best.origin})."
+    if rest:
+        best = max(rest, key=lambda one: one.context)
+        said += f", {best.context:,} with {best.label} ({best.origin})"
+    return f"{said}." + (f" The model itself reads at most {reads:,}." if 0 < reads < dense.context else "")

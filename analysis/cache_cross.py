@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import plotly.graph_objects as go
 
-from analysis.numbers import memory, times
+from analysis.numbers import NONE, memory, times
 from analysis.palette import KEPT, LOST, WINDOW
 from analysis.style import quiet
 
@@ -125,18 +125,23 @@ def failure_figure() -> go.Figure:
     return quiet(drawn, height=380, barmode="group")
 
 
+CACHES = {"dense": "keys and values", "x": "one encoder output for all layers", "k": "keys alone"}
+
+
 def measured_table(rows: list[dict[str, Any]]) -> pd.DataFrame:
-    """What was measured on the tiny random models of the real classes."""
+    """What ``focus_core.slim_cross.measure_cross`` found on tiny random models of the real classes."""
     import pandas as pd
 
     return pd.DataFrame(
         [
             {
                 "Model": row["model"],
-                "Cache": row["label"],
-                "Cross-attention cache": memory(row["cross_bytes"]),
-                "Of keys and values": times(row["cross_bytes"] / row["dense_cross_bytes"]),
-                "Largest error": f"{row['error']:.1e}",
+                "Cache": CACHES[row["cache"]],
+                "Cross-attention cache": memory(row["bytes"]),
+                "Of keys and values": times(row["bytes"] / row["dense_bytes"]) if row["bytes"] else NONE,
+                "Same tokens": f"{row['same_tokens']} of {row['tokens']}" if row["bytes"] else NONE,
+                "Largest difference of a logit": f"{row['max_difference']:.1e}" if row["bytes"] else NONE,
+                "Refused": row["reason"],
             }
             for row in rows
         ]

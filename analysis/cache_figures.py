@@ -155,7 +155,7 @@ def layer_errors(result: dict[str, Any], key: str) -> go.Figure:
         annotation_position="bottom right",
         annotation_font_color=QUIET,
     )
-    figure.update_yaxes(type="log", title="Largest error of a decoded token", exponentformat="power")
+    figure.update_yaxes(type="log", title="Largest error of a decoded token", exponentformat="power", dtick=1)
     figure.update_xaxes(title="Layer", dtick=max(1, round(len(dense["by_layer"]) / 15)))
     return quiet(figure, height=360)
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import plotly.graph_objects as go
 
 from analysis.numbers import memory, percent, sig3
-from analysis.palette import KEPT
+from analysis.palette import KEPT, WINDOW
 from analysis.style import QUIET, quiet, say
 
 if TYPE_CHECKING:
@@ -23,10 +23,10 @@ WIDTH, LATENT, ROTARY = 576, 512, 64
 
 
 def figure(document: dict[str, Any]) -> go.Figure:
-    """Perplexity by bytes a token, one point a rank, with dense as the cross-hair.
+    """Perplexity by bytes a token, one point a rank, and where a latent was trained a little; dense as the cross-hair.
 
     Args:
-        document: ``rows`` as ``focus_core.evaluation.latent_ranks.by_rank`` gives them.
+        document: ``rows`` as ``focus_core.evaluation.latent_ranks.by_rank`` gives them, some with ``healed``.
     """
     drawn, dense, rows = go.Figure(), _dense(document), _ranks(document)
     if dense is None or not rows:
@@ -43,8 +43,24 @@ def figure(document: dict[str, Any]) -> go.Figure:
         customdata=[[memory(row["bytes_per_token"]), sig3(row["ppl"]), int(row["numbers"])] for row in rows],
         hovertemplate="<b>%{text}</b><br>%{customdata[0]} a token (%{customdata[2]} numbers a layer)<br>"
         "perplexity %{customdata[1]}<extra></extra>",
-        showlegend=False,
+        name="as factorised",
     )
+    healed = [row for row in rows if row.get("healed")]
+    if healed:
+        drawn.add_scatter(
+            x=[row["bytes_per_token"] / 1e3 for row in healed],
+            y=[row["healed"]["ppl"] for row in healed],
+            mode="lines+markers",
+            line={"color": WINDOW, "width": 2, "dash": "dot"},
+            marker={"size": 11, "symbol": "diamond"},
+            customdata=[
+                [row["rank"], sig3(row["healed"]["ppl"]), f"{row['healed']['step']:,}", f"{row['healed']['tokens']:,}"]
+                for row in healed
+            ],
+            hovertemplate="<b>rank %{customdata[0]}, trained a little</b><br>perplexity %{customdata[1]} after "
+            "%{customdata[2]} steps, %{customdata[3]} tokens<extra></extra>",
+            name="after a short training",
+        )
     drawn.add_hline(
         y=dense["ppl"],
         line={"dash": "dash", "width": 1, "color": QUIET},

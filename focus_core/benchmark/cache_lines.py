@@ -86,7 +86,12 @@ def usual(lines: list[dict[str, Any]], dense: float, most: int = MOST) -> list[d
 
 def line_key(line: dict[str, Any]) -> str:
     """The identity of a line, as the rows of a result carry it."""
-    return key_of(make(line["variant"], {**_serve(line.get("adapter")), **line["config"]}), line.get("adapter"))
+    return key_of(settings_of(line), line.get("adapter"))
+
+
+def settings_of(line: dict[str, Any]) -> Variant:
+    """The variant of a line with all its settings: its adapter's, then its own."""
+    return make(line["variant"], {**_serve(line.get("adapter")), **line["config"]})
 
 
 def _serve(adapter: str | None) -> dict[str, Any]:

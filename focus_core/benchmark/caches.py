@@ -81,7 +81,8 @@ class _Run:
       go on alone, of ``decoded``);
     - exactness: ``layers``, one ``{dtype: {error, bytes}}`` with a list over layers (see ``Replay.errors``);
     - ``tokens_s``: the spread of decoded tokens a second, and ``ratio`` to dense in the same repeat;
-    - ``layer_report``: what the variant itself says of each layer, where it does;
+    - ``layer_report``: what the variant itself says of each layer, where it does; ``about["gate"]`` then says what each
+      layer could make again of what it keeps;
     - ``complete``: nothing is still to come.
     """
 
@@ -115,6 +116,8 @@ class _Run:
                     self._step(f"Recording the layers of {entry.label}", 8)
                     replay = Replay(self.loaded.model, self.ids[:, : self._replayed()], REPLAY_STEPS)
                 self._exactness(entry, row, replay)
+                if hasattr(entry.variant, "layer_report") and "gate" not in self.about:
+                    self._gate(entry)
                 alive.append(entry)
             except Cancelled:
                 if "nll" in row:
@@ -200,6 +203,15 @@ class _Run:
 
             errors, sizes = replay.errors(entry.variant, entry.adapter, dtype, step)
             row["layers"][dtype] = {"error": errors, "bytes": sizes}
+
+    def _gate(self, entry: Entry) -> None:
+        """What each layer could make again of what it keeps, in every dtype, on this text (see ``slim_gate.gate``)."""
+        from focus_core.slim_gate import gate
+
+        self._step(f"{entry.label}: what each layer can make again")
+        ids = self.ids[:, : self._replayed()]
+        self.about["gate"] = [one.document() for one in gate(self.loaded.model, ids, DTYPES, cancel=self.cancel)]
+        self._tell_about()
 
     def _time(self, entries: list[Entry]) -> None:
         import torch

@@ -123,14 +123,19 @@ def test_encoder_decoders_have_the_papers_factors_and_its_failures():
     assert sum(passed[0] for _, _, passed, *_ in cross.FAILURES) == 71
     assert len(cross.failure_figure().data) == 3
     assert list(cross.formula_table()["Model"]) == [e.title for e in cross.ENCODERS]
-    rows = [{"model": "a", "label": "b", "cross_bytes": 5, "dense_cross_bytes": 10, "error": 1e-7}]
-    assert cross.measured_table(rows)["Of keys and values"][0] == "0.500×"
+    row = {"model": "a", "cache": "x", "reason": "", "bytes": 5, "dense_bytes": 10, "same_tokens": 3, "tokens": 4}
+    refused = {**dict.fromkeys(row), "model": "b", "cache": "k", "reason": "no inverse"}
+    table = cross.measured_table([{**row, "max_difference": 1e-7}, refused])
+    assert list(table["Of keys and values"]) == ["0.500×", "–"]
+    assert list(table["Same tokens"]) == ["3 of 4", "–"]
 
 
 def test_a_latent_is_drawn_by_rank_beside_dense_and_the_published_ones_are_the_papers():
     rows = [{"rank": None, "numbers": 384.0, "bytes_per_token": 9216.0, "ppl": 20.0}]
     rows += [{"rank": r, "numbers": float(r), "bytes_per_token": 24.0 * r, "ppl": 20.0 + 96 / r} for r in (192, 96, 48)]
+    rows[-1]["healed"] = {"ppl": 20.5, "step": 400, "tokens": 3_000_000}
     drawn = latent.figure({"rows": rows})
+    assert (list(drawn.data[1].x), list(drawn.data[1].y)) == ([1.152], [20.5])
     assert list(drawn.data[0].x) == [1.152, 2.304, 4.608]
     assert "rank 48 keeps 1.15 kB a token (12.5 %) at perplexity 22.0, where dense has 20.0" in latent.sentence(
         {"rows": rows}

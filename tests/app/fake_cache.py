@@ -94,6 +94,18 @@ def about(request: dict[str, Any]) -> dict[str, Any]:
         "replay_steps": 4,
         "text": request["text_name"],
         "environment": {"device": "a synthetic CPU", "time": "2026-11-29T00:00:00", "threads": 2, "torch": "2.13"},
+        "gate": [
+            {
+                "layer": n,
+                "condition_k": 3500.0,
+                "condition_v": 400.0,
+                "largest_kv": 10.8,
+                "errors": {d: {"k": 0.5, "x": 0.001, "v": None} for d in ("float32", "bfloat16", "float16")},
+                "forms": dict.fromkeys(("float32", "bfloat16", "float16"), "x"),
+                "reasons": dict.fromkeys(("float32", "bfloat16", "float16"), "Values from keys have an error of 0.5."),
+            }
+            for n in range(SHAPE.layers)
+        ],
         "refused": [{"label": "Twice", "reason": "its heads are <b>odd</b>.", "hint": "Take an even model."}],
     }
 

@@ -110,6 +110,7 @@ def record(folder, **changes):
         fake_cache.row({"variant": "xattention", "config": {}, "adapter": None, "label": "odd"}, None)
     )
     result["about"] |= {"command": "python -m data.build.cache gpt2-novels", **changes}
+    result["rows"][1]["layer_report"] = [{"layer": n, "form": "k"} for n in range(4)]
     (folder / "cache-gpt2-novels-cpu.json").write_text(json.dumps(result))
 
 
@@ -120,6 +121,9 @@ def test_a_recorded_measurement_is_there_at_once_and_every_tab_draws(start, tmp_
     assert "overflows, approximate" in list(at.dataframe[0].value["Error, float16"])
     assert figure(at, "cache_map")["data"][0]["y"][0] == "dense"
     assert "SFA, 8 features is approximate in float32, approximate in bfloat16, approximate in float16." in said(at)
+    gate = at.dataframe[1].value
+    assert list(gate.iloc[0][["Error, K-cache", "Error, X-cache", "Error, V-cache"]]) == ["50.0 % ✕", "0.100 % ✓", "–"]
+    assert (gate["Kept here"][0], gate["The gate would keep"][0]) == ("K-cache", "X-cache")
     at = start(cache_tab="Two orders")
     assert "Order 2 never loses to dense here" in said(at)
     at.selectbox(key="cache_chip").select("Another").run()
@@ -130,6 +134,10 @@ def test_a_recorded_measurement_is_there_at_once_and_every_tab_draws(start, tmp_
     assert "Not measured by this project" in said(at)
     at = start(cache_tab="What a card holds")
     assert "Beside 7.60 GB of weights 16.4 GB are left: one sequence of 41,707 tokens" in said(at)
+    assert "The model itself reads" not in said(at)
+    at.selectbox(key="cache_card_shape").select("GPT-2 XL").run()
+    assert "The model itself reads at most 1,024." in said(at)
+    at.selectbox(key="cache_card_shape").select("Phi-3-mini-128k").run()
     at.number_input(key="cache_card_gb").set_value(4.0).run()
     assert "they do not fit in 4.00 GB" in said(at)
 

@@ -42,7 +42,7 @@ def _draw(page: Page, result: dict[str, Any]) -> None:
     measured = {} if preset else _measured(page, result, itemsize)
     name = "" if preset else page.model
     held = card.holdings(name, shape, size * 1e9, itemsize, int(batch), int(length), lines.label, measured)
-    st.markdown(f"**{plain(card.sentence(held, size * 1e9, shape.values, itemsize, int(batch)))}**")
+    st.markdown(f"**{plain(card.sentence(held, size * 1e9, shape.values, itemsize, int(batch), shape.context))}**")
     source = preset.source if preset else f"{model_label(page.model)}, from its files"
     plot(
         card.figure(held, shape.context),

@@ -13,12 +13,12 @@ from app.ui.guard import plain
 from app.ui.runs import model_label
 from app.ui.view import Page
 
-PREFIX = "cache-ranks-"
+PREFIX = "latent-"
 
 
 def render(page: Page) -> None:
     """Draw the tab."""
-    found = [d for d in lines.documents() if d["file"].startswith(PREFIX)]
+    found = lines.documents(PREFIX)
     own = next((d for d in found if d["about"]["model"] == page.model), next(iter(found), None))
     if own is not None:
         _by_rank(own)
@@ -33,10 +33,10 @@ def render(page: Page) -> None:
 def _by_rank(document: dict[str, Any]) -> None:
     about = document["about"]
     where = about["environment"]
-    st.markdown(f"**{plain(latent.sentence(document))}**")
+    st.markdown(f"**{plain(model_label(about['model']))}: {plain(latent.sentence(document))}**")
     said = (
-        f"{model_label(about['model'])}, {about['text']}, {about['scored']:,} tokens scored; factors fitted on "
-        f"{about['fitted']:,} tokens of {about['fitted_on']}, nothing trained. Recorded {str(where['time'])[:10]} on "
+        f"{model_label(about['model'])}, {about['text']}, {about['windows']} windows of {about['context']:,} tokens; "
+        f"factors from {about['fitted_tokens']:,} tokens of the training novels. Recorded {str(where['time'])[:10]} on "
         f"{where['device']}: {about['command']}"
     )
     plot(

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import streamlit as st
 
 from analysis.cache import GATE, GRADES, dtypes, error_text, grade, layer_table, others, provenance
 from analysis.cache_figures import layer_errors, layer_map
-from analysis.numbers import sig3
+from analysis.numbers import NONE, sig3
 from app.ui.figure import plot
 from app.ui.guard import plain
 
@@ -51,7 +50,7 @@ def render(result: dict[str, Any], dtype: str) -> None:
         "the difference of the attention's output over the length of dense's in the model's own format; weights and "
         "inputs are rounded to the format shown, and dotted is what that does to dense itself."
     )
-    _report(row, formats)
+    _gate(row, about, dtype)
 
 
 def _said(result: dict[str, Any], row: dict[str, Any], formats: list[str]) -> str:
@@ -59,29 +58,40 @@ def _said(result: dict[str, Any], row: dict[str, Any], formats: list[str]) -> st
     return f"{row['label']} is " + ", ".join(f"{g.word} in {d}" for d, g in found if g is not None) + "."
 
 
-def _report(row: dict[str, Any], formats: list[str]) -> None:
-    """What the variant says of its layers, such as how well a matrix inverts, beside the errors and the 5 % gate."""
+def _gate(row: dict[str, Any], about: dict[str, Any], dtype: str) -> None:
+    """Slim's gate: how well a layer's matrices invert, what is made again of each form, and which form passes."""
     import pandas as pd
 
-    if not row.get("layer_report"):
+    if not row.get("layer_report") or not about.get("gate"):
         return
-    st.markdown(f"**{plain(row['label'])}, layer by layer**")
+    st.markdown(f"**Slim's gate in {dtype}: what each layer can make again**")
+    taken = {said["layer"]: said["form"] for said in row["layer_report"]}
     lines = []
-    for n, said in enumerate(row["layer_report"]):
-        line = {_NAMES.get(k, k.replace("_", " ")): sig3(v) if isinstance(v, float) else v for k, v in said.items()}
-        for dtype in formats:
-            error = row["layers"][dtype]["error"][n]
-            passes = error is not None and error < GATE
-            line[f"error, {dtype}"] = f"{error_text(math.inf if error is None else error)} {'✓' if passes else '✕'}"
-        lines.append(line)
-    st.dataframe(pd.DataFrame(lines), hide_index=True, key="cache_report")
-    st.caption("✕: an error of 5 % or more, the limit that Slim's authors set; such a layer needs another form.")
+    for layer in about["gate"]:
+        errors = layer["errors"][dtype]
+        lines.append(
+            {
+                "Layer": layer["layer"],
+                "cond(W_K)": sig3(layer["condition_k"]),
+                "cond(W_V)": sig3(layer["condition_v"]),
+                "max |W_K⁻¹ W_V|": sig3(layer["largest_kv"]),
+                **{f"Error, {name}": _passes(errors.get(form)) for form, name in _FORMS.items()},
+                "Kept here": _KEPT.get(taken.get(layer["layer"], ""), ""),
+                "The gate would keep": _KEPT.get(layer["forms"][dtype], ""),
+                "Why": layer["reasons"][dtype],
+            }
+        )
+    st.dataframe(pd.DataFrame(lines), hide_index=True, key="cache_gate")
+    st.caption(
+        "Values made from keys (K), from the layer's input (X), or keys made from values (V), from this text's own "
+        "activations in this format, against double precision. ✕: an error above 5 %, the limit of Slim's authors; the "
+        "gate then takes the next form that passes. Weights alone do not tell: keys' rounding grows with cond(W_K)."
+    )
 
 
-_NAMES = {
-    "condition_k": "cond(W_K)",
-    "condition_v": "cond(W_V)",
-    "largest_kv": "max |W_K⁻¹ W_V|",
-    "largest_vk": "max |W_V⁻¹ W_K|",
-    "form": "kept",
-}
+def _passes(error: float | None) -> str:
+    return NONE if error is None else f"{error_text(error)} {'✓' if error <= GATE else '✕'}"
+
+
+_FORMS = {"k": "K-cache", "x": "X-cache", "v": "V-cache"}
+_KEPT = {**_FORMS, "dense": "keys and values"}

@@ -14,7 +14,7 @@ from app.ui import links, selection
 from app.ui.comparisons import Shown, job_of, results_folder
 from app.ui.settings import variant_label
 from app.ui.view import Page
-from focus_core.benchmark.cache_lines import CACHE_FIELD, MOST, cache_lines, counted_bytes, usual
+from focus_core.benchmark.cache_lines import CACHE_FIELD, MOST, cache_lines, counted_bytes, settings_of, usual
 from focus_core.handlers._shapes import shape_of
 from focus_core.models.catalog import DEFAULT
 from focus_core.variants import VARIANTS, make
@@ -25,6 +25,8 @@ PROMPTS = (64, 128, 256, 512, 1024, 2048)
 USUAL_PROMPT = 256
 DECODED, REPEATS = 32, 3
 PREFIX = "cache-"
+SIZE = "rank"
+"""A setting that is its cache's size, though an adapter alone decides it."""
 
 
 def label(line: dict[str, Any]) -> str:
@@ -33,7 +35,8 @@ def label(line: dict[str, Any]) -> str:
     parts = variant.split("_")
     name = " + ".join(map(variant_label, parts)) if set(parts) <= set(VARIANTS) else variant_label(variant)
     sizes = {k.field for k in VARIANTS[variant].knobs if k.moves == "cache"}
-    full = make(variant, config).to_dict()
+    full = settings_of(line).to_dict()
+    sizes |= {SIZE} & set(full)
     said = in_words({k: v for k, v in full.items() if (k in sizes or k in config) and k != CACHE_FIELD})
     kept, adapter = full.get(CACHE_FIELD), line.get("adapter")
     parts = [name, f"{kept.upper()}-cache" if kept and not adapter else "", said if said != "no settings" else ""]
@@ -127,10 +130,10 @@ def document(name: str) -> dict[str, Any] | None:
     return next((d for d in documents() if d["file"] == name), None)
 
 
-def documents() -> list[dict[str, Any]]:
-    """All shipped documents of this page."""
+def documents(prefix: str = PREFIX) -> list[dict[str, Any]]:
+    """The shipped results whose files' names begin so."""
     folder = results_folder()
-    paths = sorted(folder.glob(f"{PREFIX}*.json"))
+    paths = sorted(folder.glob(f"{prefix}*.json"))
     return _read(tuple(map(str, paths)), max((p.stat().st_mtime for p in paths), default=0.0))
 
 
