@@ -273,6 +273,8 @@ def says_pairs(choice: Choice) -> str:
     """Share of the pairs kept."""
     if not choice.line.variant.computes_pairs:
         return "computes none"
+    if choice.line.is_dense:
+        return percent(1.0)
     if choice.pairs is None:
         return NOT_MEASURED
     return percent(choice.pairs.kept_pairs)

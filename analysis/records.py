@@ -64,6 +64,7 @@ class Record:
         kept_pairs: share of the causal pairs; None where it was not counted.
         cache_bytes: measured bytes of cache a token, all layers; None where they were not measured.
         trained: parameters of the adapter; None where the file does not say.
+        any_adapter: whether it was timed on a stand-in for what an adapter learns, and so holds for each.
     """
 
     file: str
@@ -84,6 +85,7 @@ class Record:
     kept_pairs: float | None = None
     cache_bytes: float | None = None
     trained: int | None = None
+    any_adapter: bool = False
 
     def where(self) -> str:
         """Length, text, card and day, as people read them."""
@@ -134,10 +136,10 @@ def full(variant: str, config: dict[str, Any] | None) -> dict[str, Any] | None:
 
 
 def same_line(record: Record, variant: str, config: dict[str, Any], adapter: str | None) -> bool:
-    """Whether a record is of this line; what was timed without a model is so whatever the adapter has learned."""
+    """Whether a record is of this line; what was timed on even groups is so whatever an adapter's groups are."""
     if record.variant != variant or record.config != config:
         return False
-    return record.adapter == adapter or record.model is None
+    return record.adapter == adapter or record.any_adapter
 
 
 def of_model(record: Record, model: str, shape: tuple[int, int, int] | None) -> bool:
@@ -231,6 +233,7 @@ def _bench(document: dict[str, Any]) -> list[Record]:
         return []
     found: list[Record] = []
     for row in rows:
+        cls = VARIANTS.get(row["variant"])
         drawn = row.get("activations", "random") == "random"
         ends = (row["speedup_p10"], row["speedup_p90"])
         found += _record(
@@ -247,6 +250,7 @@ def _bench(document: dict[str, Any]) -> list[Record]:
             served=True,
             speed=Speed(row["speedup"], min(ends), max(ends), ALONE, row["phase"], row["baseline"]),
             kept_pairs=row["kept_pairs"],
+            any_adapter=cls is not None and cls.adapter_kind is not None and not cls.adapter_optional,
         )
     return found
 

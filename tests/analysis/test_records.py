@@ -8,7 +8,7 @@ import pytest
 from analysis import choose as words
 from analysis.choose import Ask, Line, answer, choose, table
 from analysis.choose_figures import bytes_on_a_card
-from analysis.records import ALONE, WHOLE, documents, full, nearest, records
+from analysis.records import ALONE, WHOLE, documents, full, nearest, records, same_line
 from focus_core import assets
 from focus_core.models.facts import ModelFacts
 from focus_core.variants import make
@@ -88,6 +88,10 @@ def test_three_shapes_of_file_are_read_and_the_rest_is_left_aside(found):
     assert slow.speed.low < slow.speed.faster < slow.speed.high < 1
     alone = [r for r in found if r.speed and r.speed.what == ALONE]
     assert [(r.model, r.shape) for r in alone] == [(None, (4, 2, 16))] * 3
+    # On even groups in place of learned ones, a time holds for every router; a window has no adapter to stand in for.
+    (grouped,) = records([{**BENCH, "rows": [{**BENCH["rows"][0], "variant": "focus", "config": {}}]}])
+    assert [same_line(r, r.variant, r.config, "some router") for r in (grouped, alone[0])] == [True, False]
+    assert same_line(alone[0], "window", alone[0].config, None)
 
 
 def test_what_ships_can_all_be_asked():

@@ -185,8 +185,12 @@ def _table(choices: list[Choice], ask: Ask) -> list[Choice]:
         height=min(38 + 35 * len(table), 560),
         column_config={
             "Rank": st.column_config.TextColumn(width=45),
+            "Variant": st.column_config.TextColumn(width=230),
+            "Runs here": st.column_config.TextColumn(width=250 if any(grey) else 80),
+            "Training": st.column_config.TextColumn(width=200),
             "Speed": st.column_config.TextColumn(
-                f"{'Decode' if ask.bottleneck == 'decode' else 'Prefill'} speed, dense = 1",
+                width=200,
+                label=f"{'Decode' if ask.bottleneck == 'decode' else 'Prefill'} speed, dense = 1",
                 help="Times faster than dense in the same recorded run, with the 10th and 90th percentile; above 1 is "
                 "faster. The nearest recorded length is shown, and no other length is guessed from it.",
             ),
