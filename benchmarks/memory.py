@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import shlex
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -52,7 +53,7 @@ def peaks(variant: Variant, lengths: tuple[int, ...], phase: str = "prefill") ->
             else:
                 inputs = random_inputs(1, HEADS, KV_HEADS, HEAD_DIM, length, torch.float32, "cpu")
                 call = call_of(variant, inputs, phase)
-            found.append(peak_bytes(lambda call=call: variant.attend(call), "cpu"))
+            found.append(peak_bytes(partial(variant.attend, call), "cpu"))
     return found
 
 

@@ -112,7 +112,7 @@ def tile_table(tile: Tile, stage: int, names: list[str]) -> pd.DataFrame:
     """The running state of every query, as far as the stage has come."""
 
     def shown(values: np.ndarray, known: bool) -> list[str]:
-        return [("−∞" if np.isinf(v) else sig3(float(v))) if known else "" for v in values]
+        return [("−∞" if np.isinf(v) else sig3(float(v)).replace("-", "−")) if known else "" for v in values]
 
     return pd.DataFrame(
         {

@@ -34,7 +34,7 @@ KEPT = (
 
 def lines() -> list[dict[str, Any]]:
     """Pairs alone, then for each number of features the codes alone and inside each choice of pairs."""
-    pairs = [{"pairs": "focus", "variant": "focus", "adapter": ADAPTER, "set": {}}]
+    pairs: list[dict[str, Any]] = [{"pairs": "focus", "variant": "focus", "adapter": ADAPTER, "set": {}}]
     pairs.append({"pairs": "xattention", "variant": "xattention", "set": BLOCKS})
     found = [dict(one, features=None) for one in pairs]
     for features in FEATURES:

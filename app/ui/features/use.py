@@ -85,7 +85,7 @@ def _heads(shown: Shown, measured: Measured | None) -> None:
     result = measured.result
     measured.badge()
     panels, layers = _panels(result), result["layers"]
-    data = grid_data(panels, (shown.layer, shown.page.head))
+    data = grid_data(panels, (shown.layer, shown.page.head), "Click to look at its codes.")
     title = f"Entropy of use of the dimensions, {result['entropy']['features']} kept"
     low = min(float(np.nanmin(p.values)) for p in panels)
     st.caption(

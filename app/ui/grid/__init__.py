@@ -42,13 +42,22 @@ class Panel:
     high: float
 
 
-def grid_data(panels: Sequence[Panel], picked: tuple[int, int | None] | None) -> dict[str, Any]:
-    """What the component draws, as JSON values; all panels have the same layers and heads."""
+def grid_data(
+    panels: Sequence[Panel], picked: tuple[int, int | None] | None, click: str = "Click to look at its mask."
+) -> dict[str, Any]:
+    """What the component draws, as JSON values.
+
+    Args:
+        panels: all with the same layers and heads.
+        picked: layer and head that are shown; None of both for none, of the head for all.
+        click: what a click does, in one sentence.
+    """
     layers, heads = panels[0].values.shape
     return {
         "layers": int(layers),
         "heads": int(heads),
         "picked": list(picked) if picked else None,
+        "click": click,
         "panels": [
             {
                 "title": p.title,

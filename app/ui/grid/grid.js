@@ -154,7 +154,7 @@ class Grid {
     this.data.panels.forEach((panel, p) => {
       tip.append(node("span", "row", `${panel.title}: ${said(this.values[p][layer * this.data.heads + head], panel.unit)}`));
     });
-    if (!this.data.still) tip.append(node("span", "row m", "Click to look at its mask."));
+    if (!this.data.still) tip.append(node("span", "row m", this.data.click));
     const size = tip.getBoundingClientRect();
     const left = x + 16 + size.width > window.innerWidth - 8 ? x - size.width - 14 : x + 16;
     const top = y + 18 + size.height > window.innerHeight ? y - size.height - 14 : y + 18;
