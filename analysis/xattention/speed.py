@@ -29,9 +29,10 @@ def where(found: dict[str, Any]) -> str:
     """What was measured, where and how."""
     about, env = found["about"], found["about"]["environment"]
     config = about["config"]
+    threads = f"{env['threads']} thread" + ("s" if env["threads"] > 1 else "")
     return (
         f"{about['model']}, {about['text']}, stride {config['stride']}, threshold {config['threshold']:g}, blocks of "
-        f"{config['block']} · {env['device']}, {env['threads']} threads, torch {env['torch']} · {env['time'][:10]} · "
+        f"{config['block']} · {env['device']}, {threads}, torch {env['torch']} · {env['time'][:10]} · "
         f"{about['repeats']} interleaved runs against causal SDPA · {about['command']}"
     )
 

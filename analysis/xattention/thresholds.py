@@ -65,9 +65,9 @@ def steps(programme: dict[str, Any]) -> pd.DataFrame:
         rows.append(
             {
                 "Lowered": m,
-                "Which": ", ".join(lowered) or "none",
                 "Perplexity": float(np.exp(-table[last][m])),
                 "Pairs kept, %": 100 * kept[last][m],
+                "Which": ", ".join(lowered) or "none",
             }
         )
     return pd.DataFrame(rows)
@@ -116,7 +116,7 @@ def programme_sentence(record: dict[str, Any]) -> str:
     return (
         f"Lowering {last['Which']} from {record['start']:g} to {record['start'] * record['factor']:.2g} takes "
         f"{sig3(first['Pairs kept, %'] - last['Pairs kept, %'])} points of the pairs and moves perplexity by "
-        f"{percent(change, signed=True)}, for {record['evaluations']} runs of the model."
+        f"{percent(change, signed=True)} on the text it was chosen on, for {record['evaluations']} runs of the model."
     )
 
 

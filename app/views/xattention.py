@@ -140,13 +140,16 @@ def _controls(page: Page, head: int) -> None:
         )
     with st.container(horizontal=True, vertical_alignment="center", gap="small"):
         source_, p = page.source, page.trace.provenance
-        badge(source_.kind if source_.current else "earlier settings", f"{p.get('time', '')} on {p.get('device', '')}.")
+        badge(source_.kind, f"{p.get('time', '')} on {p.get('device', '')}.")
         if state.setting().voters == "own":
             badge("leaks", "The published form.")
         if page.head is None:
             st.caption(f"Every head keeps its own blocks: this is head {head}, which keeps fewest. Others at the left.")
     if not page.source.current:
-        runs.show_not_run(page)
+        name, model = p.get("text_name") or "another text", runs.model_label(str(p["model"]))
+        of = "" if p["model"] == page.model else f" on {model}"
+        said = f"Your selection has not run yet: shown are the blocks of “{name}”{of}."
+        st.info(plain(said), icon=":material/history:")
         with st.columns([1, 1.4])[0]:
             runs.run_box(page)
 

@@ -16,6 +16,7 @@ from focus_core.assets import DATA
 from focus_core.trace import Trace
 from tests.app import fake, opening
 from tests.app.opening import said
+from tests.app.synthetic import make_trace
 
 OWN = "The ship sailed on the sea and the wind was strong and the men sang and the sea was wide. " * 12
 SHIPPED = "smollm2-thresholds"
@@ -188,6 +189,29 @@ def test_an_own_text_asks_to_run_and_then_is_shown(start):
     data = component(at)
     assert data["count"] < 300
     assert "ship" in data["starts"][0]
+
+
+@pytest.mark.parametrize("words", [3, 90])
+def test_an_opened_trace_of_any_length_is_drawn_until_another_text_is_chosen(start, words, tmp_path):
+    path = make_trace(" ".join(["sea"] * words), model="somewhere/else", attention=(1,)).save(tmp_path / "t.npz")
+    at = start(seconds=30)
+    at.session_state["_opened"] = {"path": str(path), "kind": "opened", "name": "t.npz"}
+    at = at.run()
+    data = component(at)
+    assert (data["count"], data["n"]) == (words, -(-words // 64))
+    assert "opened" in said(at)
+    for key in state.TABS:
+        at = widget_tab(at, key)
+        assert not at.exception
+        assert not at.error
+    at = at.selectbox(key="text").set_value(assets.text_names("passage")[1]).run()
+    assert component(at)["count"] > words
+    assert "opened" not in said(at)
+
+
+def widget_tab(at, name):
+    at.session_state[state.TAB] = name
+    return at.run()
 
 
 def test_painted_scores_are_read_and_anything_else_is_refused():

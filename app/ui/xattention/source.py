@@ -12,7 +12,7 @@ from typing import Any
 
 import streamlit as st
 
-from app.ui import selection
+from app.ui import selection, sidebar
 from app.ui.selection import Source
 from app.ui.view import Page
 from focus_core.errors import FocusError
@@ -31,7 +31,15 @@ def with_source(page: Page) -> Page:
     if found is None:
         shipped = _shipped(page)
         found = shipped if shipped is not None and shipped.trace.attention_layers else _nearest(page)
-    return replace(page, source=found)
+    return replace(page, source=found, layer=_layer(page, found))
+
+
+def _layer(page: Page, found: Source | None) -> int:
+    """The chosen layer; a recorded one while nothing but the Trace says how many the model has."""
+    if found is None or not found.trace.attention_layers or sidebar.facts_of(page.engine, page.model, None) is not None:
+        return page.layer
+    asked = st.session_state.get("layer")
+    return asked if asked in found.trace.attention_layers else found.trace.attention_layers[0]
 
 
 def ships(page: Page) -> bool:

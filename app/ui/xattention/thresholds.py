@@ -62,7 +62,7 @@ def _fitted(page: Page) -> None:
         name = st.selectbox(
             "Fit",
             names,
-            format_func=lambda n: f"{settings.adapter_label(n)} ({n})",
+            format_func=settings.adapter_label,
             key=CHOICE,
             persist_state="session",
             width=420,
@@ -178,6 +178,7 @@ def _programme(page: Page) -> None:
             hide_index=True,
             key="xa_programme_steps",
             column_config={
+                "Lowered": st.column_config.NumberColumn(width="small"),
                 "Perplexity": st.column_config.NumberColumn(format="%.4f"),
                 "Pairs kept, %": st.column_config.NumberColumn(format="%.2f"),
             },
