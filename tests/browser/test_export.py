@@ -150,6 +150,7 @@ STOPS = {
     "groups?groups_tab=Edit": (["edit_mask", "edit_next"], edit),
     "masks": (["masks_canvas", "head_grid"], None),
     "features?layer=1&features_tab=Cost": (["features_codes", "features_bars"], None),
+    "xattention?xa_tab=Before+it": (["xattention_canvas", "xattention_before"], None),
     "masks?masks_tab=By+distance": (["by_distance"], None),
     "compare": (["compare_bytes"], card),
     "compare?compare_view=Measure": (["compare_frontier", "compare_speed"], None),
