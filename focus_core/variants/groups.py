@@ -64,6 +64,7 @@ class GroupedVariant(Variant):
             scale=call.scale,
             softcap=call.softcap,
             backend=self.backend,
+            members=(self.query_topk, self.key_topk),
         )
 
     def pattern(self, call: AttentionCall) -> GroupPattern:

@@ -43,6 +43,7 @@ class Window(Variant):
             first_key=call.first_key,
             scale=call.scale,
             softcap=call.softcap,
+            members=(0, 0),
         )
 
     def pattern(self, call: AttentionCall) -> GroupPattern:

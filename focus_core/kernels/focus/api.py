@@ -11,6 +11,7 @@ from focus_core.kernels.focus.choose import choose_backend
 from focus_core.kernels.focus.chunked import focus_chunked
 from focus_core.kernels.focus.cpu import focus_cpu
 from focus_core.kernels.focus.reference import focus_reference
+from focus_core.kernels.focus.triton import focus_triton
 
 BACKENDS = ("auto", "reference", "chunked", "cpu", "triton", "flash")
 _KERNELS = {"reference": focus_reference, "chunked": focus_chunked, "cpu": focus_cpu}
@@ -30,6 +31,7 @@ def focus_attention(
     softcap: float | None = None,
     backend: str = "auto",
     return_lse: bool = False,
+    members: tuple[int, int] | None = None,
 ):
     """Attention over a window, a few first tokens, and the tokens that share a group.
 
@@ -47,9 +49,11 @@ def focus_attention(
         first_key: (B,) first real key of a left-padded row; None when no row is padded.
         scale: factor of the scores; ``1 / sqrt(D)`` when None.
         softcap: soft cap of the scores, before masking and the log-sum-exp; None for none.
-        backend: ``auto`` (see ``choose_backend``), ``reference`` (the specification), ``chunked`` (masked, any device)
-            or ``cpu`` (does only the kept work).
+        backend: ``auto`` (see ``choose_backend``), ``reference`` (the specification), ``chunked`` (masked, any device),
+            ``cpu`` (does only the kept work) or ``triton`` (the same on a GPU; forward only).
         return_lse: also return the natural-log log-sum-exp.
+        members: the most groups of a query and of a key, where known: the triton backend then need not wait for the
+            GPU to tell. Where a set holds more, every output is NaN; (0, 0) says that no token has a group.
 
     Returns:
         (B, Hq, Nq, Dv), and with ``return_lse`` (B, Hq, Nq) in fp32 (fp64 for fp64). A padded query gives 0 and -inf.
@@ -57,22 +61,32 @@ def focus_attention(
     Raises:
         InvalidInput: for arguments that do not fit, shown as they are.
         NotAvailable: for a backend that is not on this machine.
+        Unsupported: for a call that the triton backend does not serve, with the reason.
     """
     check_qkv(q, k, v)
     check_first_key(first_key, q.shape[0])
     check_softcap(softcap)
     _check_groups(q, k, query_bits, key_bits, window, sinks)
+    _check_members(members)
     if backend not in BACKENDS:
         raise InvalidInput(f"There is no backend {backend!r}.", f"It can be {', '.join(BACKENDS)}.")
     name = backend
     if backend == "auto":
-        name = choose_backend(q, k, query_bits, key_bits, window=window, sinks=sinks).backend
+        name = choose_backend(q, k, query_bits, key_bits, window=window, sinks=sinks, members=members).backend
     if name == "dense":
         return dense_attention(q, k, v, first_key=first_key, scale=scale, softcap=softcap, return_lse=return_lse)
+    arguments = {"window": window, "sinks": sinks, "first_key": first_key, "scale": scale_of(q, scale)}
+    arguments |= {"softcap": softcap, "return_lse": return_lse}
+    if name == "triton":
+        return focus_triton(q, k, v, query_bits, key_bits, members=members, **arguments)
     if name not in _KERNELS:
         raise NotAvailable(f"The {name} backend of focus_attention is not in this build.", "backend='auto' works.")
-    arguments = {"window": window, "sinks": sinks, "first_key": first_key, "scale": scale_of(q, scale)}
-    return _KERNELS[name](q, k, v, query_bits, key_bits, softcap=softcap, return_lse=return_lse, **arguments)
+    return _KERNELS[name](q, k, v, query_bits, key_bits, **arguments)
+
+
+def _check_members(members: tuple[int, int] | None) -> None:
+    if members is not None and not all(0 <= most <= 64 for most in members):
+        raise InvalidInput(f"members is {members}.", "A token is in 0 to 64 groups.")
 
 
 def _check_groups(q, k, query_bits, key_bits, window: int, sinks: int) -> None:

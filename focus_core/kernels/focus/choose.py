@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 
 from focus_core.kernels.focus.decode import DECODE_QUERIES
+from focus_core.kernels.focus.triton import triton_refusal
 
 _SAMPLE = 128
 _MASKED_COST = 20.0
@@ -24,7 +25,7 @@ class Choice:
     """The backend that ``auto`` takes.
 
     Attributes:
-        backend: ``dense``, ``chunked`` or ``cpu``.
+        backend: ``dense``, ``chunked``, ``cpu`` or ``triton``.
         reason: one sentence for a person.
         share: share of the causal pairs that the cpu backend would compute, estimated on a sample; None where
             nothing was estimated. It can pass 1: a pair that shares several groups is looked at in each.
@@ -43,6 +44,7 @@ def choose_backend(
     *,
     window: int,
     sinks: int = 0,
+    members: tuple[int, int] | None = None,
 ) -> Choice:
     """The fastest exact backend for a call of ``focus_attention``; arguments as there.
 
@@ -54,7 +56,10 @@ def choose_backend(
     if window >= keys or sinks >= keys:
         return Choice("dense", f"The window and the sinks cover all {keys} keys: this is dense attention.")
     if q.device.type != "cpu":
-        return Choice("chunked", f"This build has no kernel for {q.device.type}: all pairs are computed, with a mask.")
+        why = triton_refusal(q, k, None, members)
+        if why is None:
+            return Choice("triton", "On a GPU only the kept pairs are computed, by Triton kernels.")
+        return Choice("chunked", f"{why} All pairs are computed, with a mask.")
     if torch.is_grad_enabled() and (q.requires_grad or k.requires_grad):
         return Choice("chunked", "Gradients are asked for: all pairs are computed, with a mask.")
     if queries <= DECODE_QUERIES:
@@ -68,8 +73,8 @@ def choose_backend(
     near = queries * min(keys, window + sinks + 63)
     far = float(shared.float().mean()) * max(causal - near, 0) * 1.2
     share = (near + far) / causal
-    members = queries * float(_set_bits(query_bits[:, :, :: max(1, queries // _SAMPLE)]).float().mean())
-    kept_ns = _KEPT_START + batch * heads * (_KEPT_COST * (near + far) + _MEMBER_COST * members)
+    entries = queries * float(_set_bits(query_bits[:, :, :: max(1, queries // _SAMPLE)]).float().mean())
+    kept_ns = _KEPT_START + batch * heads * (_KEPT_COST * (near + far) + _MEMBER_COST * entries)
     masked_ns = _MASKED_COST * batch * heads * causal * 1.1
     if kept_ns < masked_ns:
         return Choice("cpu", f"About {share:.0%} of the pairs need work: the rest is skipped.", share)

@@ -1,0 +1,144 @@
+"""Near pairs (window and sinks) in time order, and the merge with what the group pass found."""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+
+from focus_core.kernels.focus.triton.plan import Plan
+from focus_core.kernels.focus.triton.tiles import Scores, Tile, block_step, dot_precision, padded
+
+_SINKS = 16
+
+
+@triton.jit
+def _keys(K, V, n, low, high, kt, vt, D: tl.constexpr, DV: tl.constexpr, DP: tl.constexpr, DVP: tl.constexpr):
+    d, dv = tl.arange(0, DP), tl.arange(0, DVP)
+    there = (n >= low) & (n < high)
+    j = n.to(tl.int64)[:, None]
+    k = tl.load(K + j * kt + d[None, :], mask=there[:, None] & (d < D)[None, :], other=0.0)
+    v = tl.load(V + j * vt + dv[None, :], mask=there[:, None] & (dv < DV)[None, :], other=0.0)
+    return k, v
+
+
+@triton.jit(do_not_specialize=["queries", "keys", "window", "sinks", "skip"])
+def _near_pass(
+    Q, K, V, OUT, LSE, PART, PART_LSE, QUERY_BITS, FIRST, OVER,
+    qb, qh, qt, kb, kh, kt, vb, vh, vt, qbb, qbr, qbt, unit, cap_in, cap_out,
+    queries, keys, heads, routers, window, sinks, skip,
+    SHARE: tl.constexpr, SLOTS: tl.constexpr, D: tl.constexpr, DV: tl.constexpr, DP: tl.constexpr, DVP: tl.constexpr,
+    NEGATIVE: tl.constexpr, CAPPED: tl.constexpr, PADDED: tl.constexpr, NEAR: tl.constexpr, SUMS: tl.constexpr,
+    DOT: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr, SINKS: tl.constexpr,
+):  # fmt: skip
+    b, h = (tl.program_id(1) // heads).to(tl.int64), (tl.program_id(1) % heads).to(tl.int64)
+    n = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    real = n < queries
+    offset = keys - queries
+    i = n + offset
+    first = 0
+    if PADDED:
+        first = tl.load(FIRST + b).to(tl.int32)
+    d, dv = tl.arange(0, DP), tl.arange(0, DVP)
+    to = tl.program_id(1).to(tl.int64) * queries + n
+    if NEAR:
+        m = tl.full([ROWS], -1e30, tl.float32)
+        l = tl.zeros([ROWS], tl.float32)
+        acc = tl.zeros([ROWS, DVP], tl.float32)
+        at_q = Q + b * qb + h * qh + n.to(tl.int64)[:, None] * qt + d[None, :]
+        q = tl.load(at_q, mask=real[:, None] & (d < D)[None, :], other=0.0)
+        if NEGATIVE:
+            q = -q
+        Kh, Vh = K + b * kb + (h // SHARE) * kh, V + b * vb + (h // SHARE) * vh
+        high = tl.minimum(tl.program_id(0) * ROWS + ROWS, queries) + offset
+        low = tl.maximum(tl.program_id(0) * ROWS + offset - window + 1, first)
+        for start in range(low, high, BLOCK):
+            j = start + tl.arange(0, BLOCK)
+            k, v = _keys(Kh, Vh, j, low, high, kt, vt, D, DV, DP, DVP)
+            keep = (j[None, :] <= i[:, None]) & (i[:, None] - j[None, :] < window)
+            m, l, acc = block_step(q, k, v, keep, m, l, acc, unit, cap_in, cap_out, True, CAPPED, DOT)
+        high = tl.minimum(first + sinks, high - window)
+        for start in range(first, high, SINKS):
+            j = start + tl.arange(0, SINKS)
+            k, v = _keys(Kh, Vh, j, first, high, kt, vt, D, DV, DP, DVP)
+            keep = (j[None, :] < high) & (j[None, :] <= i[:, None] - window)
+            m, l, acc = block_step(q, k, v, keep, m, l, acc, unit, cap_in, cap_out, True, CAPPED, DOT)
+    else:
+        m = tl.load(LSE + to, mask=real, other=float("-inf")) * 1.4426950408889634
+        l = (m > float("-inf")).to(tl.float32)
+        m = tl.maximum(m, -1e30)
+        acc = tl.load(OUT + to[:, None] * DV + dv[None, :], mask=real[:, None] & (dv < DV)[None, :], other=0.0)
+        acc = acc.to(tl.float32)
+    if SLOTS > 0:
+        sets = QUERY_BITS + b * qbb + (h // (heads // routers)) * qbr + n.to(tl.int64) * qbt
+        left = tl.load(sets, mask=real & (i >= first), other=0)
+        for _ in range(skip):
+            left = left & (left - 1)
+        for slot in tl.static_range(SLOTS):
+            part_lse = tl.load(PART_LSE + to * SLOTS + slot, mask=left != 0, other=float("-inf"))
+            left = left & (left - 1)
+            some = part_lse > float("-inf")
+            at = PART + (to * SLOTS + slot)[:, None] * DV + dv[None, :]
+            part = tl.load(at, mask=some[:, None] & (dv < DV)[None, :], other=0.0).to(tl.float32)
+            new = tl.maximum(m, part_lse)
+            old, fresh = tl.exp2(m - new), tl.exp2(part_lse - new)
+            acc = acc * old[:, None] + part * fresh[:, None]
+            l = l * old + fresh
+            m = new
+        # A token with more groups than was said: no number at all rather than a wrong one.
+        l = tl.where(tl.load(OVER) != 0, float("nan"), l)
+    some = l != 0
+    whole = tl.where(some, l, 1.0)
+    if SUMS:
+        tl.store(LSE + to, tl.where(some, (m + tl.log2(whole)) * 0.6931471805599453, float("-inf")), mask=real)
+    tl.store(
+        OUT + to[:, None] * DV + dv[None, :],
+        (acc / whole[:, None]).to(OUT.dtype.element_ty),
+        mask=real[:, None] & (dv < DV)[None, :],
+    )
+
+
+def near_pass(
+    qkv: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
+    out: torch.Tensor,
+    lse: torch.Tensor | None,
+    parts: tuple[torch.Tensor, torch.Tensor] | None,
+    plan: Plan | None,
+    query_bits: torch.Tensor,
+    first: torch.Tensor | None,
+    window: int,
+    sinks: int,
+    skip: int,
+    scores: Scores,
+    tile: Tile,
+) -> None:
+    """Write window, sinks and the groups of this round to ``out``; in a later round merge its groups into ``out``.
+
+    Args:
+        qkv: query (B, Hq, Nq, D), key (B, Hkv, Nk, D), value (B, Hkv, Nk, Dv).
+        out: (B, Hq, Nq, Dv), contiguous; a padded query gets 0.
+        lse: (B, Hq, Nq) natural-log log-sum-exp, or None when nobody needs it; a padded query gets -inf.
+        parts: what ``group_pass`` gave; None when no token has a group.
+        plan: the round's; None when no token has a group.
+        query_bits: (B, R, Nq) int64 sets.
+        first: (B,) first real key of each row, or None.
+        window: keys nearest to the query, itself included.
+        sinks: first real keys; those inside a query's window count once.
+        skip: groups of each query that earlier rounds served; above 0, ``out`` and ``lse`` hold their result.
+        scores: factors of the scores.
+        tile: sizes.
+    """
+    q, k, v = qkv
+    batch, heads, queries, dim = q.shape
+    keys, wide = v.shape[2:]
+    part, part_lse = parts if parts is not None else (out, out)
+    over, slots = (out, 0) if plan is None else (plan.over, plan.slots)
+    _near_pass[(triton.cdiv(queries, tile.rows), batch * heads)](
+        q, k, v, out, out if lse is None else lse, part, part_lse, query_bits, query_bits if first is None else first,
+        over, *q.stride()[:3], *k.stride()[:3], *v.stride()[:3], *query_bits.stride(),
+        scores.unit, scores.cap_in, scores.cap_out, queries, keys, heads, query_bits.shape[1], window, sinks, skip,
+        SHARE=heads // k.shape[1], SLOTS=slots, D=dim, DV=wide, DP=padded(dim), DVP=padded(wide),
+        NEGATIVE=scores.negative, CAPPED=scores.capped, PADDED=first is not None, NEAR=skip == 0,
+        SUMS=lse is not None, DOT=dot_precision(q.dtype), ROWS=tile.rows, BLOCK=tile.keys, SINKS=_SINKS,
+        num_warps=tile.warps, num_stages=tile.stages,
+    )  # fmt: skip

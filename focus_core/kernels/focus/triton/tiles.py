@@ -1,0 +1,99 @@
+"""What the attention kernels share: one block of scores, and the sizes that suit a head."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+import triton
+import triton.language as tl
+
+LOG2_E = 1 / math.log(2)
+NOTHING = -1e30
+"""Running maximum of a row that has seen no key: finite, so that no difference of two infinities arises."""
+
+
+@triton.jit
+def block_step(
+    q, k, v, keep, m, l, acc, unit, cap_in, cap_out, MASKED: tl.constexpr, CAPPED: tl.constexpr, DOT: tl.constexpr
+):
+    """One block of keys into the running softmax: maximum m (base 2), sum l and output acc of each row."""
+    x = tl.dot(q, tl.trans(k), input_precision=DOT)
+    if CAPPED:
+        x = cap_out * (1.0 - 2.0 / (tl.exp2(x * cap_in) + 1.0))
+    if MASKED:
+        x = tl.where(keep, x, float("-inf"))
+    new = tl.maximum(m, tl.max(x, 1) * unit)
+    p = tl.exp2(x * unit - new[:, None])
+    shrink = tl.exp2(m - new)
+    l = l * shrink + tl.sum(p, 1)
+    acc = tl.dot(p.to(v.dtype), v, acc * shrink[:, None], input_precision=DOT)
+    return new, l, acc
+
+
+@dataclass(frozen=True)
+class Scores:
+    """Factors that turn a dot product into a score in base 2.
+
+    Attributes:
+        unit: factor of the (capped) dot product.
+        cap_in: factor inside the soft cap's tanh, as an exponent of 2; 0 without one.
+        cap_out: factor of the tanh.
+        capped: there is a soft cap.
+        negative: the queries change sign, because ``unit`` must be above 0.
+    """
+
+    unit: float
+    cap_in: float
+    cap_out: float
+    capped: bool
+    negative: bool
+
+
+def scores_of(scale: float, softcap: float | None) -> Scores:
+    """Factors of a scale and a soft cap."""
+    # A factor of 0 would meet the -inf of masked scores; so small a one leaves every kept score 0.
+    size = max(abs(scale), 1e-30)
+    if softcap is None:
+        return Scores(size * LOG2_E, 0.0, 0.0, False, scale < 0)
+    return Scores(1.0, 2 * size / softcap * LOG2_E, softcap * LOG2_E, True, scale < 0)
+
+
+@dataclass(frozen=True)
+class Tile:
+    """Rows and keys of a block, warps, pipeline stages, and whether the copy engine brings the sorted keys."""
+
+    rows: int
+    keys: int
+    warps: int
+    stages: int
+    copies: bool = False
+
+
+def padded(dim: int) -> int:
+    """The power of two, at least 16, that holds a head of ``dim`` numbers."""
+    return max(16, triton.next_power_of_2(dim))
+
+
+def dot_precision(dtype: torch.dtype) -> str:
+    """How products are taken: fp32 exactly, the 16-bit types by the tensor cores (the name then has no effect)."""
+    return "ieee" if dtype == torch.float32 else "tf32"
+
+
+def group_tile(dtype: torch.dtype, widest: int) -> Tile:
+    """Sizes of the group pass; measured on an H200 (docs/performance.md)."""
+    if dtype == torch.float32:
+        return Tile(64, 32, 4, 2) if widest <= 64 else Tile(32, 32, 4, 1)
+    if widest <= 64:
+        return Tile(128, 64, 4, 3)
+    return Tile(128, 64, 8, 3) if widest <= 128 else Tile(128, 32, 8, 2)
+
+
+def near_tile(dtype: torch.dtype, widest: int) -> Tile:
+    """Sizes of the pass over window and sinks."""
+    if dtype == torch.float32:
+        return Tile(64, 32, 4, 2) if widest <= 64 else Tile(32, 32, 4, 1)
+    if widest <= 64:
+        return Tile(128, 64, 4, 2)
+    return Tile(128, 64, 8, 2) if widest <= 128 else Tile(64, 32, 4, 2)
