@@ -3,6 +3,12 @@
 One file for the frontier and speed by length (``compare-*.json``), and one for the gates (``gates-*.json``), each with
 the environment it was measured in, the machine's load before, the order of the timed runs and the command that made
 it. Long texts are timed and scored less often. What a run that was stopped had measured stays in ``*.json.partial``.
+
+Attention alone, every variant on one layer's real activations (``bench-variants-cpu.json``)::
+
+    python -m focus_core bench --lengths 4096 --phase both --repeats 7 --activations smollm2 --device cpu \\
+        --variants window,longformer,bigbird,random,focus,kmeans,routing,performer,sfa,xattention,focus_sfa,\\
+        xattention_sfa,temperature --json data/results/bench-variants-cpu.json
 """
 
 from __future__ import annotations
