@@ -1,7 +1,7 @@
 """The small model that the Collapse tab trains beside its routers, and the recorded experiments.
 
     python data/build/collapse.py model            data/models/tiny-novels: minutes on two cores, one on a GPU
-    python data/build/collapse.py run frozen       data/results/collapse-frozen.json
+    python data/build/collapse.py run frozen       data/results/collapse-frozen.json.gz
     python data/build/collapse.py run moving       the model's weights are trained too
     python data/build/collapse.py run late         first the router alone, then everything, as the paper does
 
@@ -108,7 +108,7 @@ def build_model(device: str, steps: int, batch: int) -> None:
 
 def record(name: str, device: str, steps: int, out: Path) -> None:
     """Run one experiment, a balancing at a time, and write what is there after each."""
-    path = out / f"collapse-{name}.json"
+    path = out / f"collapse-{name}.json.gz"
     loaded, training, validation = load_tiny(device)
     settings = CollapseSettings(steps=steps, **EXPERIMENTS[name])
     document = read_json(path) or {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gzip
 import json
 import os
 import sys
@@ -33,20 +34,23 @@ def user_path(name: str | Path) -> Path:
 
 
 def read_json(path: Path) -> Any:
-    """The file's value; None when it is absent or not JSON."""
+    """The file's value, unpacked where its name ends in ``.gz``; None when it is absent or not JSON."""
     try:
-        return json.loads(path.read_text("utf-8"))
-    except (OSError, ValueError):
+        data = path.read_bytes()
+        return json.loads(gzip.decompress(data) if path.suffix == ".gz" else data)
+    except (OSError, ValueError, EOFError):
         return None
 
 
 def write_json(path: Path, value: Any, indent: int | None = None) -> None:
-    """Write atomically: a reader sees the old file or the new one, never half of it."""
+    """Write atomically: a reader sees the old file or the new one, never half of it. Packed for ``.gz``."""
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
     try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            json.dump(value, file, indent=indent)
+        data = json.dumps(value, indent=indent).encode()
+        with os.fdopen(handle, "wb") as file:
+            # Without a time of its own, the same value is the same file.
+            file.write(gzip.compress(data, 9, mtime=0) if path.suffix == ".gz" else data)
         os.replace(temporary, path)
     finally:
         with contextlib.suppress(OSError):

@@ -1,16 +1,16 @@
 from __future__ import annotations
 
-import json
 
 import pytest
 
 from analysis import collapse as words
 from focus_core import assets
+from focus_core.jobs.files import read_json
 from tests.app.test_train import engine, figure, said, start  # noqa: F401
 
 
 def recorded(name: str) -> list[dict]:
-    return json.loads((assets.DATA / "results" / f"collapse-{name}.json").read_text("utf-8"))["records"]
+    return read_json(assets.DATA / "results" / f"collapse-{name}.json.gz")["records"]
 
 
 def test_the_recording_is_drawn_on_one_scale_with_what_was_measured(start):  # noqa: F811
@@ -95,7 +95,7 @@ def test_the_last_steps_label_leaves_room_for_the_next_panels_first():
 
 def test_recorded_commands_are_what_a_reader_can_run():
     for name in ("frozen", "moving", "late"):
-        document = json.loads((assets.DATA / "results" / f"collapse-{name}.json").read_text("utf-8"))
+        document = read_json(assets.DATA / "results" / f"collapse-{name}.json.gz")
         assert document["about"]["command"] == f"python data/build/collapse.py run {name} --device cuda"
 
 

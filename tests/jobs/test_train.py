@@ -1,6 +1,5 @@
 """Training, k-means and collapse as jobs, through a real worker with a tiny saved model."""
 
-import json
 import os
 import signal
 
@@ -10,6 +9,7 @@ import pytest
 from focus_core import assets, handlers
 from focus_core.errors import InvalidInput, TooLarge
 from focus_core.jobs import Engine, Host
+from focus_core.jobs.files import read_json
 from focus_core.trace import Trace
 from tests.jobs.conftest import finish, until
 from tests.tiny import save_tiny
@@ -184,7 +184,7 @@ def test_an_estimate_needs_no_torch():
 
 def test_the_recorded_experiments_are_whole_and_say_where_they_come_from():
     for name in ("frozen", "moving", "late"):
-        document = json.loads((assets.DATA / "results" / f"collapse-{name}.json").read_text("utf-8"))
+        document = read_json(assets.DATA / "results" / f"collapse-{name}.json.gz")
         about = document["about"]
         assert document["complete"]
         assert about["environment"]["device"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ from app.ui.jobs import about, sentence
 from app.ui.view import Page
 from focus_core import assets
 from focus_core.errors import FocusError
+from focus_core.jobs.files import read_json
 
 KIND = "collapse"
 WHICH, LAYER, STEP, PLAY = "collapse_weights", "collapse_layer", "collapse_step", "collapse_play"
@@ -167,13 +167,13 @@ def results_folder() -> Path:
 
 
 def _recorded(which: str) -> dict[str, Any]:
-    path = results_folder() / f"collapse-{which}.json"
+    path = results_folder() / f"collapse-{which}.json.gz"
     return _document(str(path), path.stat().st_mtime) if path.is_file() else {}
 
 
 @st.cache_resource(max_entries=4, show_spinner=False)
 def _document(path: str, modified: float) -> dict[str, Any]:
-    return json.loads(Path(path).read_text("utf-8"))
+    return read_json(Path(path))
 
 
 def _request(which: str) -> dict[str, Any]:
