@@ -41,6 +41,11 @@ def test_a_shipped_adapter_has_the_shapes_of_its_config(name):
         assert ((adapter.thresholds >= 0) & (adapter.thresholds <= 1)).all()
         assert adapter.thresholds.unique().numel() > 5
         return
+    if document["kind"] == "routing":
+        assert adapter.centroids.shape == (30, base["kv_heads"], shape["groups"], 64)
+        torch.testing.assert_close(adapter.centroids.norm(dim=-1), torch.ones(30, 3, shape["groups"]))
+        assert adapter.key_mean.abs().amax(-1).gt(0).all()
+        return
     if document["kind"] == "kmeans":
         assert adapter.centroids.shape == (30, shape["groups"], 576)
         assert adapter.centroids.float().std(1).amax(-1).gt(0).all()
