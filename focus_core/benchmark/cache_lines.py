@@ -62,10 +62,11 @@ def cache_lines(model_name: str, model: ModelShape, itemsize: int = 4) -> list[d
                 except FocusError:  # such as a latent that neither the model nor an adapter has
                     continue
                 mark = (size, getattr(variant, CACHE_FIELD, None))
-                if size == dense or mark in seen or not variant.served:
+                as_large = size == dense and not hasattr(cls, CACHE_FIELD)
+                if as_large or mark in seen or not variant.served:
                     continue
                 seen.add(mark)
-                line = {"variant": name, "config": _differing(variant, adapter), "adapter": adapter}
+                line: dict[str, Any] = {"variant": name, "config": _differing(variant, adapter), "adapter": adapter}
                 line |= {"counted": size, "rank": rank}
                 found.append((rank, size, line))
     return [line for _, _, line in sorted(found, key=lambda one: one[:2])]

@@ -100,7 +100,7 @@ class _Run:
         self.about = self._about(text)
         # A decoded token costs about as much as a layer's replay costs for all layers together.
         self.total = len(self.entries) * (2 * decoded + 4 + repeats * self._timed() + 8 * len(DTYPES))
-        self.done = 0
+        self.done = 0.0
 
     def all(self) -> dict[str, Any]:
         self._tell_about()
@@ -145,7 +145,8 @@ class _Run:
         with torch.no_grad(), retrofit(self.loaded.model, entry.variant, adapter=entry.adapter):
             out = self.loaded.model(input_ids=self.ids[:, : self.prompt], use_cache=True, logits_to_keep=1)
             cache, logits = cache_of(out), out.logits[0, -1].float()
-            self.caches[entry.key], before = copy.deepcopy(cache), []
+            self.caches[entry.key] = copy.deepcopy(cache)
+            before: list[int] = []
             self.firsts[entry.key] = int(logits.argmax())
             for n in range(self.decoded):
                 self._step(f"{entry.label} decodes token {n + 1} of {self.decoded}")
@@ -219,7 +220,8 @@ class _Run:
         from focus_core.retrofit import retrofit
 
         wait = torch.cuda.synchronize if self.ids.is_cuda else lambda: None
-        count, took = self._timed(), {entry.key: [] for entry in entries}
+        count = self._timed()
+        took: dict[str, list[float]] = {entry.key: [] for entry in entries}
         try:
             for repeat in range(self.repeats):
                 for entry in rotated(entries, repeat):

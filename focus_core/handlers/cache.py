@@ -79,6 +79,11 @@ def run(request: dict[str, Any], context: Any) -> dict[str, Any]:
     text, name = requests.text_of(request)
     prompt, decoded, repeats = _sizes(request)
     entries = _checked(request)
+
+    def adapter(name: str) -> Any:
+        folder = requests.adapter_folder(name)
+        return None if folder is None else load_adapter(folder, loaded.model)
+
     loaded = context.model(requests.model_name(request))
     if entries is None:
         entries = usual_entries(loaded.name, loaded.facts)
@@ -89,7 +94,7 @@ def run(request: dict[str, Any], context: Any) -> dict[str, Any]:
         prompt=prompt,
         decoded=decoded,
         repeats=repeats,
-        load_adapter=lambda adapter: load_adapter(requests.adapter_folder(adapter), loaded.model),
+        load_adapter=adapter,
         progress=context.progress,
         partial=context.partial,
         cancel=context.cancelled,

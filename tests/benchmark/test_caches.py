@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -122,7 +123,7 @@ def test_lines_come_from_the_registry_and_the_savers_first():
     lines = cache_lines("no such model", facts)
     dense = counted_bytes(make("dense"), facts, 4)
     assert {line["variant"] for line in lines} <= set(VARIANTS) - {"dense", "window"}
-    assert all(line["counted"] != dense for line in lines)
+    assert {line["variant"] for line in lines if line["counted"] == dense} <= {"slim"}
     assert len({line_key(line) for line in lines}) == len(lines)
     assert {"features": 8} in [line["config"] for line in lines if line["variant"] == "sfa"]
     taken = usual(lines, dense)
@@ -171,3 +172,22 @@ def test_the_cost_grows_with_every_choice_and_what_cannot_be_is_refused():
         handler.estimate(request(prompt=1200), host)
     with pytest.raises(TooLarge, match=r"at most 8,192 tokens.*up to 8,160"):
         handler.estimate(request(text_name="persuasion", prompt=9000), host)
+
+
+def test_the_job_takes_the_caches_that_save_and_names_its_text(monkeypatch):
+    said, parts = [], []
+    own = loaded("llama", 64)
+    context = SimpleNamespace(
+        model=lambda name: own,
+        progress=lambda fraction, sentence: said.append((fraction, sentence)),
+        partial=parts.append,
+        cancelled=lambda: False,
+    )
+    asked = request(entries=None, model="tiny", prompt=16, decoded=2, repeats=1)
+    result = handler.run(asked, context)
+    assert result["about"]["text"] == "persuasion opening"
+    assert {row["variant"] for row in result["rows"]} >= {"dense", "sfa"}
+    assert any(refused["label"].startswith("slim") for refused in result["about"]["refused"])
+    assert [fraction for fraction, _ in said] == sorted(fraction for fraction, _ in said)
+    assert sum("row" in part for part in parts) >= 2 * len(result["rows"])
+    assert "persuasion" not in str(handler.identity(asked))

@@ -53,6 +53,7 @@ def short_name(line: dict[str, Any]) -> str:
 def choices(page: Page) -> tuple[dict[str, dict[str, Any]], list[str]]:
     """Every cache that the registry offers for this model, by its short name, and those taken when none is chosen."""
     shape = shape_of(page.model) or shape_of(DEFAULT)
+    assert shape is not None, "the default model's shape is known without its files"
     lines = cache_lines(page.model, shape)
     dense = counted_bytes(make("dense"), shape, 4)
     return {short_name(line): line for line in lines}, [short_name(line) for line in usual(lines, dense, MOST)]

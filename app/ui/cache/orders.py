@@ -74,7 +74,8 @@ def _draw(result: dict[str, Any]) -> None:
     st.caption(
         f"Lines: formulas for one layer of width {width:,} with {heads} heads and one-byte numbers; the slower of "
         f"reading and computing decides. Order 2 needs {sig3(orders.enough(heads))} operations a byte (2h + 2) to stay "
-        "bound by reading, however long the cache." + (f" Points: {plain(_origin(measured))}." if points else "")
+        "bound by reading, however long the cache."
+        + (f" Points: {plain(_origin(measured))}." if points and measured else "")
     )
     left, right = st.columns(2, gap="medium")
     with left:
