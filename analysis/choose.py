@@ -309,10 +309,12 @@ def answer(choices: Sequence[Choice], ask: Ask, model: str) -> str:
     at = f", with {price} perplexity" if price != NOT_MEASURED else "; its perplexity was not measured"
     assert best.speed is not None
     assert best.speed.speed is not None
-    kind = "" if best.speed.speed.what == WHOLE else " (attention alone)"
+    s = best.speed.speed
+    kind = "" if s.what == WHOLE else " (attention alone)"
+    unclear = ", no clear difference" if s.low <= 1 else ""
     return (
-        f"For {where}, {best.line.label} is fastest: {times(best.speed.speed.faster)} dense's speed{kind} "
-        f"at {best.speed.length:,} tokens{at}.{rest}"
+        f"For {where}, {best.line.label} is fastest: {times(s.faster)} dense's speed{kind} at {best.speed.length:,} "
+        f"tokens ({times(s.low)} to {times(s.high)}{unclear}){at}.{rest}"
     )
 
 

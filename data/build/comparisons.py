@@ -1,4 +1,4 @@
-"""Measures the comparisons that ship in ``data/results``: ``python -m data.build.comparisons``.
+r"""Measures the comparisons that ship in ``data/results``: ``python -m data.build.comparisons``.
 
 One file for the frontier and speed by length (``compare-*.json``), and one for the gates (``gates-*.json``), each with
 the environment it was measured in, the machine's load before, the order of the timed runs and the command that made
@@ -6,8 +6,8 @@ it. Long texts are timed and scored less often. What a run that was stopped had 
 
 Attention alone, every variant on one layer's real activations (``bench-variants-cpu.json``)::
 
-    python -m focus_core bench --lengths 4096 --phase both --repeats 7 --activations smollm2 --device cpu \\
-        --variants window,longformer,bigbird,random,focus,kmeans,routing,performer,sfa,xattention,focus_sfa,\\
+    python -m focus_core bench --lengths 4096 --phase both --repeats 7 --activations smollm2 --device cpu \
+        --variants window,longformer,bigbird,random,focus,kmeans,routing,performer,sfa,xattention,focus_sfa,\
         xattention_sfa,temperature --json data/results/bench-variants-cpu.json
 """
 

@@ -186,16 +186,19 @@ def _table(choices: list[Choice], ask: Ask) -> list[Choice]:
         column_config={
             "Rank": st.column_config.TextColumn(width=45),
             "Variant": st.column_config.TextColumn(width=230),
-            "Runs here": st.column_config.TextColumn(width=250 if any(grey) else 80),
+            "Runs here": st.column_config.TextColumn(width=220 if any(grey) else 80),
             "Training": st.column_config.TextColumn(width=200),
             "Speed": st.column_config.TextColumn(
-                width=200,
+                width=265,
                 label=f"{'Decode' if ask.bottleneck == 'decode' else 'Prefill'} speed, dense = 1",
                 help="Times faster than dense in the same recorded run, with the 10th and 90th percentile; above 1 is "
                 "faster. The nearest recorded length is shown, and no other length is guessed from it.",
             ),
             "Perplexity": st.column_config.TextColumn(
                 "Perplexity against dense", help="Of the served function, on the same tokens as dense, as recorded."
+            ),
+            "Pairs kept": st.column_config.TextColumn(
+                help="In the run whose perplexity stands beside it, else in the one that was timed.", width=110
             ),
             "Needs": st.column_config.TextColumn(
                 "Needs at least", help="Weights, cache at this context and batch, and one layer's attention: counted."
