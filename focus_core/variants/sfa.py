@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from focus_core.errors import InvalidInput
-from focus_core.variants.base import AttentionCall, Cost, Shape, Support, Variant, option
+from focus_core.variants.base import AttentionCall, Cost, Knob, Shape, Support, Variant, option
 from focus_core.variants.counting import near_pairs
 from focus_core.variants.dense import near_pattern
 
@@ -24,6 +24,7 @@ class FeatureCodes(Variant):
     """Base of the variants that attend with sparse queries and keys, whichever pairs they keep."""
 
     packs_keys: ClassVar[bool] = True
+    knobs: ClassVar[tuple[Knob, ...]] = (Knob("features", 2, 256, step=2, moves="cache"),)
 
     features: int = option(16, "Features that a query or key keeps of its head's dimensions.", minimum=1, maximum=256)
     select: str = option(
@@ -59,6 +60,11 @@ class FeatureCodes(Variant):
             rotated = f"{facts.rotary} of {facts.head_dim}" if facts.rotary else "none"
             return Support(False, f"pairs are rotary pairs, and {rotated} of its dimensions rotate by halves.")
         return Support(True)
+
+    def knob_range(self, knob: Knob, length: int, facts: ModelFacts) -> tuple[float, float]:
+        """See Variant.knob_range; a head has so many dimensions."""
+        low, high = super().knob_range(knob, length, facts)
+        return low, min(high, facts.head_dim) if knob.field == "features" else high
 
     def pack_keys(self, key: torch.Tensor, layer: int, adapter: Any) -> torch.Tensor:
         """The new keys' codes as bytes; see Variant.pack_keys."""
