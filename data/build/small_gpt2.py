@@ -32,7 +32,7 @@ from focus_core.models.catalog import SMALL_FOLDER
 
 END = "<|end|>"
 HELD_OUT = ("persuasion", "brown fiction")
-CHECKED = {"text": "persuasion", "context": 256, "windows": 2}
+CHECKED: dict[str, Any] = {"text": "persuasion", "context": 256, "windows": 2}
 """A slice so short that a test can measure it again."""
 
 
@@ -189,7 +189,7 @@ def build(recipe: Recipe, texts: list[str], held: str, evaluations: dict[str, st
         for name, text in {"validation slice": held, **evaluations}.items()
     }
     short = encode(tokenizer, evaluations.get(CHECKED["text"], held))
-    few = min(int(CHECKED["context"]), recipe.context)
+    few = min(CHECKED["context"], recipe.context)
     record = {
         "texts": "five Austen novels without the validation slice, as printed and unwrapped; Brown without its fiction",
         "held_out": list(HELD_OUT),
@@ -200,7 +200,7 @@ def build(recipe: Recipe, texts: list[str], held: str, evaluations: dict[str, st
         "recipe": dataclasses.asdict(recipe),
         **trained,
         "perplexity": figures,
-        "check": {**CHECKED, **perplexity(model, short, sizes, few, int(CHECKED["windows"]))},
+        "check": {**CHECKED, **perplexity(model, short, sizes, few, CHECKED["windows"])},
         "seconds": round(seconds, 1),
         "command": shlex.join(["python", "-m", "data.build.small_gpt2", *sys.argv[1:]]),
         "environment": environment(device),
