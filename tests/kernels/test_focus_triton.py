@@ -11,7 +11,7 @@ import torch
 
 from focus_core.errors import InvalidInput, NotAvailable
 from focus_core.kernels.focus import choose_backend, focus_attention
-from focus_core.kernels.focus.triton import triton_refusal
+from focus_core.kernels.focus.triton import tiles, triton_refusal
 from tests.kernels.cases import make
 from tests.kernels.interpreted import CASES
 
@@ -73,3 +73,15 @@ def test_what_the_kernels_do_not_serve_is_refused_with_the_reason(monkeypatch, c
 def test_members_are_checked(members):
     with pytest.raises(InvalidInput, match="members"):
         focus_attention(*make(keys=20), window=4, members=members)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
+@pytest.mark.parametrize("widest", [16, 64, 80, 128, 256])
+def test_tiles_fit_gpus_with_less_shared_memory(dtype, widest):
+    for of in (tiles.group_tile, tiles.near_tile):
+        best = of(dtype, widest)
+        assert tiles.fitted(best, dtype, widest, 227 * 1024) == best
+        small = tiles.fitted(best, dtype, widest, 99 * 1024)
+        used = (small.rows + 2 * small.keys * small.stages) * tiles.padded(widest) * dtype.itemsize
+        assert used <= 99 * 1024
+        assert small.rows == best.rows

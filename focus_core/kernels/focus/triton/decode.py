@@ -10,7 +10,7 @@ import torch
 import triton
 import triton.language as tl
 
-from focus_core.kernels.focus.triton.tiles import Scores, block_step, dot_precision, padded
+from focus_core.kernels.focus.triton.tiles import Scores, block_step, cover, dot_precision, padded
 
 _FEW = 2048
 
@@ -131,10 +131,10 @@ def decode(
     batch, heads, queries, dim = q.shape
     kv_heads, keys, wide = v.shape[1:]
     share = heads // kv_heads
-    rows = max(16, triton.next_power_of_2(share * queries))
+    rows = padded(share * queries)
     # Small chunks fill the GPU when there is little work; large ones leave less to merge.
-    chunk = 1024 if batch * kv_heads * triton.cdiv(keys, 2048) < _FEW else 2048
-    chunks = triton.cdiv(keys, chunk)
+    chunk = 1024 if batch * kv_heads * cover(keys, 2048) < _FEW else 2048
+    chunks = cover(keys, chunk)
     pieces = batch * kv_heads * chunks
     listed = torch.empty(pieces * chunk, dtype=torch.int32, device=q.device)
     sums = torch.empty(pieces * rows * (padded(wide) + 2), dtype=torch.float32, device=q.device)
@@ -152,6 +152,6 @@ def decode(
     lse = torch.empty(batch, heads, queries, dtype=torch.float32, device=q.device) if return_lse else None
     _merge[(share * queries, batch * kv_heads)](
         part, most, total, out, out if lse is None else lse, chunks,
-        SHARE=share, QUERIES=queries, DV=wide, DVP=padded(wide), ROWS=rows, SUMS=return_lse, BLOCK=16, num_warps=4,
+        SHARE=share, QUERIES=queries, DV=wide, DVP=padded(wide), ROWS=rows, SUMS=return_lse, BLOCK=64, num_warps=8,
     )  # fmt: skip
     return out, lse

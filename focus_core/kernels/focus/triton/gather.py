@@ -7,7 +7,7 @@ import triton
 import triton.language as tl
 
 from focus_core.kernels.focus.triton.plan import Plan
-from focus_core.kernels.focus.triton.tiles import padded
+from focus_core.kernels.focus.triton.tiles import cover, padded
 
 _ROWS = 64
 
@@ -40,7 +40,7 @@ def gather_keys(k: torch.Tensor, v: torch.Tensor, plan: Plan, routers: int) -> t
     keys = k.new_empty(batch, heads, room, k.shape[3])
     values = v.new_empty(batch, heads, room, v.shape[3])
     dims = {"D": k.shape[3], "DV": v.shape[3], "DP": padded(k.shape[3]), "DVP": padded(v.shape[3])}
-    _gather[(triton.cdiv(room, _ROWS), heads, batch)](
+    _gather[(cover(room, _ROWS), heads, batch)](
         k, v, keys, values, plan.key_at, plan.key_total, *k.stride()[:3], *v.stride()[:3], room, routers,
         **dims, ROWS=_ROWS, num_warps=4,
     )  # fmt: skip

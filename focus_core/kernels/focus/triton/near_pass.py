@@ -7,7 +7,7 @@ import triton
 import triton.language as tl
 
 from focus_core.kernels.focus.triton.plan import Plan
-from focus_core.kernels.focus.triton.tiles import Scores, Tile, block_step, dot_precision, padded
+from focus_core.kernels.focus.triton.tiles import Scores, Tile, block_step, cover, dot_precision, padded
 
 _SINKS = 16
 
@@ -133,7 +133,7 @@ def near_pass(
     keys, wide = v.shape[2:]
     part, part_lse = parts if parts is not None else (out, out)
     over, slots = (out, 0) if plan is None else (plan.over, plan.slots)
-    _near_pass[(triton.cdiv(queries, tile.rows), batch * heads)](
+    _near_pass[(cover(queries, tile.rows), batch * heads)](
         q, k, v, out, out if lse is None else lse, part, part_lse, query_bits, query_bits if first is None else first,
         over, *q.stride()[:3], *k.stride()[:3], *v.stride()[:3], *query_bits.stride(),
         scores.unit, scores.cap_in, scores.cap_out, queries, keys, heads, query_bits.shape[1], window, sinks, skip,

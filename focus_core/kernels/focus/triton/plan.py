@@ -13,9 +13,11 @@ import torch
 import triton
 import triton.language as tl
 
+from focus_core.kernels.focus.triton.tiles import cover
+
 GROUPS = tl.constexpr(64)
 _GROUPS = 64
-_BLOCK = 128
+_BLOCK = 64
 _LONG = 1 << 15
 _TILES = 64
 
@@ -187,7 +189,7 @@ def most_members(query_bits: torch.Tensor, key_bits: torch.Tensor) -> tuple[int,
     most = torch.zeros(2, dtype=torch.int32, device=key_bits.device)
     for n, bits in enumerate((query_bits, key_bits)):
         batch, routers, tokens = bits.shape
-        _most[(triton.cdiv(tokens, 1024), batch * routers)](bits, most[n:], *bits.stride(), tokens, routers, BLOCK=1024)
+        _most[(cover(tokens, 1024), batch * routers)](bits, most[n:], *bits.stride(), tokens, routers, BLOCK=1024)
     queries, keys = most.tolist()
     return queries, keys
 
@@ -242,8 +244,9 @@ def make_plan(
     batch, routers, queries = query_bits.shape
     keys = key_bits.shape[2]
     lines = batch * routers
-    blocks = 1 if max(queries, keys) <= _LONG else 4
-    key_chunks, query_chunks = (triton.cdiv(n, _BLOCK * blocks) for n in (keys, queries))
+    # Chunks as small as adding up all those before them allows.
+    blocks = 2 if keys <= _LONG else 4 if keys <= 8 * _LONG else 8
+    key_chunks, query_chunks = (cover(n, _BLOCK * blocks) for n in (keys, queries))
     key_room, query_room = keys * members[1], queries * slots
     tiles = query_room // rows + _GROUPS
     sizes = [
@@ -259,12 +262,24 @@ def make_plan(
     strides = (*key_bits.stride(), *query_bits.stride())
     sizes_of = {"PADDED": first is not None, "BLOCK": _BLOCK, "BLOCKS": blocks}
     _count[(key_chunks + query_chunks, lines)](
-        *where, over, *strides, keys, queries, key_chunks, routers, sinks, skip, slots, *members, **sizes_of
+        *where,
+        over,
+        *strides,
+        keys,
+        queries,
+        key_chunks,
+        routers,
+        sinks,
+        skip,
+        slots,
+        *members,
+        **sizes_of,
+        num_warps=4,
     )
-    _place[(key_chunks + query_chunks + triton.cdiv(tiles, _TILES), lines)](
+    _place[(key_chunks + query_chunks + cover(tiles, _TILES), lines)](
         *where, key_at, key_total, entry, limit, tile, *strides, keys, queries, key_chunks, query_chunks, routers,
         sinks, window, skip, slots, members[1], key_room, query_room, tiles,
-        SLOTS=slots, ROWS=rows, TILES=_TILES, **sizes_of,
+        SLOTS=slots, ROWS=rows, TILES=_TILES, **sizes_of, num_warps=8,
     )  # fmt: skip
     return Plan(
         key_at[: lines * key_room].view(lines, key_room),

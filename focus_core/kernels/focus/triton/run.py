@@ -12,7 +12,7 @@ from focus_core.kernels.focus.triton.gather import gather_keys
 from focus_core.kernels.focus.triton.group_pass import group_pass
 from focus_core.kernels.focus.triton.near_pass import near_pass
 from focus_core.kernels.focus.triton.plan import make_plan, most_members
-from focus_core.kernels.focus.triton.tiles import group_tile, near_tile, scores_of
+from focus_core.kernels.focus.triton.tiles import fitted, group_tile, near_tile, scores_of, shared_memory
 
 ROUND_SLOTS = 4
 """Groups of a query that one round serves: it bounds the memory for the parts that are merged."""
@@ -41,7 +41,8 @@ def focus_triton(q, k, v, query_bits, key_bits, *, window, sinks, first_key, sca
     lse = None
     if return_lse or looked > ROUND_SLOTS:
         lse = torch.empty(q.shape[:3], dtype=torch.float32, device=q.device)
-    far, near = group_tile(q.dtype, widest), near_tile(q.dtype, widest)
+    room = shared_memory(q.device)
+    far, near = (fitted(of(q.dtype, widest), q.dtype, widest, room) for of in (group_tile, near_tile))
     if looked == 0 or held == 0 or window + sinks >= keys:
         near_pass((q, k, v), out, lse, None, None, query_bits, first, window, sinks, 0, scores, near)
         return (out, lse) if return_lse else out

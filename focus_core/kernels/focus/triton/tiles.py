@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 import triton
@@ -72,8 +73,14 @@ class Tile:
 
 
 def padded(dim: int) -> int:
-    """The power of two, at least 16, that holds a head of ``dim`` numbers."""
-    return max(16, triton.next_power_of_2(dim))
+    """The power of two, at least 16, that holds ``dim`` numbers."""
+    # Triton's own functions for this and the next take 10 us a call.
+    return max(16, 1 << (dim - 1).bit_length())
+
+
+def cover(whole: int, part: int) -> int:
+    """How many parts cover the whole."""
+    return -(-whole // part)
 
 
 def dot_precision(dtype: torch.dtype) -> str:
@@ -82,18 +89,35 @@ def dot_precision(dtype: torch.dtype) -> str:
 
 
 def group_tile(dtype: torch.dtype, widest: int) -> Tile:
-    """Sizes of the group pass; measured on an H200 (docs/performance.md)."""
+    """Sizes of the group pass: the fastest on an H200 of those in data/results/bench-focus-h200.json."""
     if dtype == torch.float32:
         return Tile(64, 32, 4, 2) if widest <= 64 else Tile(32, 32, 4, 1)
     if widest <= 64:
-        return Tile(128, 64, 4, 3)
-    return Tile(128, 64, 8, 3) if widest <= 128 else Tile(128, 32, 8, 2)
+        return Tile(128, 64, 8, 3)
+    return Tile(128, 64, 8, 3, copies=True) if widest <= 128 else Tile(128, 32, 8, 2)
 
 
 def near_tile(dtype: torch.dtype, widest: int) -> Tile:
-    """Sizes of the pass over window and sinks."""
+    """Sizes of the pass over window and sinks; chosen likewise."""
     if dtype == torch.float32:
         return Tile(64, 32, 4, 2) if widest <= 64 else Tile(32, 32, 4, 1)
     if widest <= 64:
-        return Tile(128, 64, 4, 2)
-    return Tile(128, 64, 8, 2) if widest <= 128 else Tile(64, 32, 4, 2)
+        return Tile(64, 64, 4, 2)
+    return Tile(64, 64, 4, 3) if widest <= 128 else Tile(64, 32, 4, 2)
+
+
+def fitted(tile: Tile, dtype: torch.dtype, widest: int, room: float) -> Tile:
+    """The tile with as many pipeline stages as ``room`` bytes of shared memory hold, at least one."""
+    line = padded(widest) * dtype.itemsize
+    while tile.stages > 1 and (tile.rows + 2 * tile.keys * tile.stages) * line > room:
+        tile = replace(tile, stages=tile.stages - 1)
+    return tile
+
+
+@functools.lru_cache
+def shared_memory(device: torch.device) -> float:
+    """Bytes of shared memory that one block may use."""
+    if device.type != "cuda":
+        return math.inf
+    index = torch.cuda.current_device() if device.index is None else device.index
+    return triton.runtime.driver.active.utils.get_device_properties(index)["max_shared_mem"]
