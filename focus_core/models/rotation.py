@@ -21,9 +21,10 @@ class Rotation:
     Made by ``rotation_of``.
     """
 
-    def __init__(self, rotary: nn.Module, apply: Any, extra: dict[str, Any]) -> None:
-        self._rotary, self._apply, self._extra = rotary, apply, extra
+    def __init__(self, rotary: nn.Module, apply: Any, extra: dict[str, Any], width: int | None = None) -> None:
+        self._rotary, self._apply, self._extra, self._width = rotary, apply, extra, width
         self._table: tuple[torch.Tensor, torch.Tensor] | None = None
+        self._made_for: tuple[Any, ...] = ()
 
     def __call__(self, key: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
         """Rotated keys.
@@ -33,23 +34,30 @@ class Rotation:
             positions: (B or 1, N), each at least 0.
         """
         cos, sin = self._angles(key, positions)
-        return self._apply(key[:, :0], key, cos, sin)[1]
+        return self._turned(key, cos, sin)
 
     def undo(self, key: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
         """The keys that ``__call__`` would rotate into these."""
-        cos, sin = self._angles(key, positions)
+        cos, sin = (angle.to(torch.promote_types(angle.dtype, key.dtype)) for angle in self._angles(key, positions))
         # Some models scale cosine and sine, and so the rotated keys.
         squared = cos * cos + sin * sin
-        return self._apply(key[:, :0], key, cos / squared, -sin / squared)[1]
+        return self._turned(key, cos / squared, -sin / squared)
+
+    def _turned(self, key: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+        width = self._width or key.shape[-1]
+        turned = self._apply(key[:, :0, :, :width], key[..., :width], cos, sin)[1]
+        return turned if width == key.shape[-1] else torch.cat([turned, key[..., width:]], -1)
 
     def _angles(self, key: torch.Tensor, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         end = int(positions.max()) + 1 if positions.numel() else 1
-        known = self._table
-        if known is None or known[0].shape[0] < end or known[0].dtype != key.dtype or known[0].device != key.device:
+        known, wanted = self._table, (key.dtype, key.device)
+        if known is None or known[0].shape[0] < end or self._made_for != wanted:
             size = max(256, 1 << (end - 1).bit_length())
             every = torch.arange(size, device=key.device)[None]
             cos, sin = self._rotary(key, every, **self._extra)
-            known = self._table = cos[0].to(key.dtype), sin[0].to(key.dtype)
+            # In the model's own type: some rotate 16-bit keys by fp32 angles.
+            known, self._made_for = (cos[0], sin[0]), wanted
+            self._table = known
         if positions.shape[0] == 1 or bool((positions == positions[:1]).all()):
             row = positions[0]
             return known[0][row][None], known[1][row][None]
@@ -79,4 +87,5 @@ def rotation_of(model: nn.Module, module: nn.Module) -> Rotation | None:
             f"The rotary embedding of {name} is of kind {kinds!r}: its angles change with the length of the text, so "
             f"that keys cannot be rotated anew."
         )
-    return Rotation(rotary, apply, extra)
+    # Modules with this field may cut off the numbers that rotate before they call the function.
+    return Rotation(rotary, apply, extra, getattr(module, "rotary_ndims", None))

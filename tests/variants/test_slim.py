@@ -16,7 +16,7 @@ from focus_core.models.projections import projections_of
 from focus_core.models.rotation import rotation_of
 from focus_core.retrofit import retrofit
 from focus_core.routing.slim_forms import SlimForms, SlimFormsConfig
-from focus_core.slim_layer import between, condition
+from focus_core.slim_layer import between, condition, parts_of
 from focus_core.variants import Shape, make
 from tests.retrofit.helpers import Watcher, far, in_chunks, positions_of, step, tokens
 from tests.tiny import VOCAB, tiny_model
@@ -26,6 +26,7 @@ HEADS, DIM = 9, 16
 SIZES = {"hidden_size": 144, "num_hidden_layers": 3, "num_attention_heads": 9, "vocab_size": VOCAB}
 SIZES |= {"intermediate_size": 288, "initializer_range": 1 / 12, "max_position_embeddings": 1024}
 ENDS = {"bos_token_id": 0, "eos_token_id": 0, "pad_token_id": 0}
+QUARTER = {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.25}
 YARN = {"rope_type": "yarn", "factor": 4.0, "rope_theta": 10000.0, "original_max_position_embeddings": 256}
 
 
@@ -52,6 +53,7 @@ MODELS = {
     "llama with biases": lambda: biased(with_key_heads("llama", torch.float64, attention_bias=True)),
     "llama yarn": lambda: with_key_heads("llama", torch.float64, rope_parameters=YARN),
     "neox": lambda: biased(other(t.GPTNeoXForCausalLM, t.GPTNeoXConfig, rotary_pct=0.25)),
+    "phi": lambda: biased(other(t.PhiForCausalLM, t.PhiConfig, rope_parameters=QUARTER)),
     "olmo2": lambda: other(t.Olmo2ForCausalLM, t.Olmo2Config, **FULL),
     "qwen3": lambda: with_key_heads("qwen3", torch.float64),
 }
@@ -101,6 +103,19 @@ def test_keys_are_rotated_as_the_model_does_and_back(named):
     shifted = rotation(raw, call.positions + torch.tensor([[0], [300]]))
     assert far(shifted[0], turned[0]) == 0
     assert far(shifted[1], turned[1]) > 0.1
+
+
+@pytest.mark.parametrize("name", ["llama", "olmo2", "phi"])
+def test_keys_in_16_bits_are_rotated_to_the_last_bit_as_the_model_does(name):
+    """OLMo rotates by fp32 angles in any type; Phi rotates a part that it cuts off itself."""
+    model, watcher = MODELS[name]().bfloat16(), Watcher()
+    module = attention_modules(model)[0]
+    with torch.no_grad(), retrofit(model, make("dense"), recorder=watcher):
+        step(model, tokens(2, 40))
+    call = watcher.calls[0]
+    with torch.no_grad():
+        raw = module.k_proj(call.hidden).unflatten(-1, (HEADS, DIM)).transpose(1, 2)
+        assert torch.equal(parts_of(model, module).finish(raw, torch.arange(40)[None]), call.key)
 
 
 @pytest.mark.parametrize("name, given", [("llama", {}), ("gpt2", {}), ("gpt2", {"cache": "x"}), ("neox", {})])
