@@ -71,6 +71,13 @@ def test_the_fast_scores_are_those_of_the_reference(name, mode, causal):
     assert (whole < (16 if mode == "oracle" else 4) + 1e-3).all()
 
 
+def test_scores_of_fp64_keep_its_digits_where_tiles_are_cut():
+    q, k, first = made(**SHAPES["padded batch"], dtype=torch.float64)
+    settings = {"block_size": 16, "stride": 4, "first_key": first}
+    found, wanted = (xattention_scores(q, k, **settings, backend=backend).scores for backend in ("cpu", "reference"))
+    assert (found - wanted).abs().max() < 1e-13
+
+
 def test_the_oracle_is_the_mass_of_dense_attention():
     q, k, _ = made(keys=50)
     found = xattention_scores(q, k, block_size=16, stride=4, mode="oracle").scores

@@ -41,7 +41,7 @@ def strided_scores(
     q = q.reshape(heads, -1, stride, dim)[:, :, order].reshape(kv_heads, share, -1, stride * dim)
     k = k.reshape(kv_heads, -1, stride * dim).transpose(1, 2)
     total, width = q.shape[2], k.shape[2]
-    pairs = _real_pairs(before, queries, keys, total, width, stride, order)
+    pairs = _real_pairs(before, queries, keys, total, width, stride, order, work)
     first_row = grid.row * each
     step = rows_at_once or max(each, _CELLS // (heads * width) // each * each)
     scores = torch.zeros(heads, grid.rows, grid.columns, dtype=work, device=q.device)
@@ -81,13 +81,13 @@ def _padded(x: torch.Tensor, before: int, after: int) -> torch.Tensor:
     return F.pad(x, (0, 0, before, after)) if before or after else x
 
 
-def _real_pairs(before, queries, keys, rows, columns, stride, order):
+def _real_pairs(before, queries, keys, rows, columns, stride, order, work):
     """How many sampled pairs of each tile are real, as a function of the rows; None where all are."""
     if before == 0 and queries == rows * stride and keys == columns * stride:
         return None
     place = torch.arange(rows * stride, device=order.device).view(rows, stride)[:, order]
-    query = ((place >= before) & (place < before + queries)).float()
-    key = (torch.arange(columns * stride, device=order.device).view(columns, stride) < keys).float()
+    query = ((place >= before) & (place < before + queries)).to(work)
+    key = (torch.arange(columns * stride, device=order.device).view(columns, stride) < keys).to(work)
     return lambda low, high, last: query[low:high] @ key[:last].T
 
 
