@@ -67,7 +67,8 @@ def test_the_engine_loads_no_part_of_the_app():
 
 
 def requirement_lines(name: str) -> list[str]:
-    lines = (line.split("#")[0].split(";")[0].strip() for line in (ROOT / name).read_text(encoding="utf-8").splitlines())
+    written = (ROOT / name).read_text(encoding="utf-8").splitlines()
+    lines = (line.split("#")[0].split(";")[0].strip() for line in written)
     return [line for line in lines if line and not line.startswith("-r ")]
 
 
