@@ -134,9 +134,12 @@ def new_lora(
         seed: of the initial A.
 
     Raises:
-        InvalidInput: a projection that the model does not have.
+        InvalidInput: a projection that the model does not have, or a rank above the projections' sides.
     """
     found = _targets(model, targets)
+    most = max((min(inputs, outputs) for _, inputs, outputs in found), default=rank)
+    if rank > most:
+        raise InvalidInput(f"The update's rank is {rank}.", f"It can be 1 to {most}, which changes every weight.")
     return LoraAdapter(LoraSettings(tuple(found), rank, alpha, through, seed))
 
 

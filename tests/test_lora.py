@@ -76,6 +76,13 @@ def test_parameters_grow_with_the_rank(rank):
         LoraSettings((("a", 1, 1),), rank=0)
 
 
+def test_a_rank_above_the_projections_sides_is_refused():
+    model = tiny_model()
+    assert new_lora(model, rank=144).config.rank == 144
+    with pytest.raises(InvalidInput, match="rank is 145"):
+        new_lora(model, rank=145)
+
+
 # PEFT's own code asks transformers for a name that will go.
 @pytest.mark.filterwarnings("ignore:.*is_gradient_checkpointing:FutureWarning")
 @pytest.mark.parametrize("family", ["llama", "gpt2"])

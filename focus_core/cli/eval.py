@@ -58,9 +58,8 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
 def table(document: dict[str, Any]) -> str:
     """The figures that belong together, and what a reader must know about them."""
     d = document
-    by = f"standard error {d['ppl_se']:.2g} of the paired difference"
-    if d["ppl_se"] is None:
-        by = "one window gives no standard error"
+    se = d["ppl_se"]
+    by = "one window gives no standard error" if se is None else f"standard error {se:.2g} of the paired difference"
     windows = f"{d['windows']} window{'s' if d['windows'] > 1 else ''} of {d['window_tokens']} tokens"
     lines = [
         ("model", f"{d['model']} ({d['dtype']} on {d['environment']['device']})"),

@@ -34,6 +34,8 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     out = None if args.out is None else Path(args.out)
     if out is not None and out.exists() and not out.is_dir():
         raise InvalidInput(f"{out} is a file.", "Name a folder for the adapter.")
+    if args.context < 1:
+        raise InvalidInput(f"--context is {args.context}.", "It can be 1 or more.")
     progress = bar()
     loaded = load(args, progress)
 

@@ -47,6 +47,7 @@ def test_wrong_models_and_types_are_refused(tiny_folder, gpt2_folder, text_file,
     assert "no key projection has an inverse" in refused("gate", "--model", tiny_folder, *given)
     assert "did not measure int8" in refused("gate", "--model", gpt2_folder, *given, "--serve", "int8")
     assert "is a file" in refused("gate", "--model", gpt2_folder, *given, "--out", text_file)
+    assert "--context is -5" in refused("gate", "--model", gpt2_folder, "--text", text_file, "--context", -5)
 
 
 def test_bench_times_both_orders(command, refused):
