@@ -99,11 +99,18 @@ def test_what_was_found():
     assert ppl("short-24") < 1.06 * ppl("dense")
     assert validation("short-24") < validation("sfa-k16")
     assert validation("short-16") < validation("sfa-k16")
+    # Fitted and not trained: better than a short embedding as wide, worse than one of the same bytes.
+    assert ppl("short-fitted-24") < ppl("sfa-fitted-k16")
+    assert ppl("sfa-fitted-k16") < ppl("short-fitted-16")
+    # Where nothing rotates, 16 features say all that 64 do.
+    small = FOUND["sfa-gpt2-novels-k16", "persuasion", 1024]
+    assert small["ppl"] == pytest.approx(small["dense_ppl"], rel=0.01)
     # Maps lie behind the rotation: trained on 1,024 tokens they do not hold for 4,096.
     assert ppl("short-24", context=4096) > 2 * FOUND["short-24", "persuasion", 4096]["dense_ppl"]
     # A latent of 64 numbers in place of 384 is nearly exact without training, and 16 are brought back by little of it.
     small = FOUND["latent-fitted-gpt2-novels-r64", "persuasion", 1024]
     assert small["ppl"] < 1.02 * small["dense_ppl"]
+    assert ppl("latent-gpt2-novels-r64") < small["dense_ppl"]
     assert ppl("latent-gpt2-novels-r16") < 0.8 * ppl("latent-fitted-gpt2-novels-r16")
 
 
