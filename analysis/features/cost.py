@@ -127,7 +127,7 @@ def cost_sentence(errors: dict[str, Any], speed: dict[str, Any], features: int) 
         ratio = time_ratio(row)
         word = {FASTER: "faster", SLOWER: "slower"}.get(verdict(ratio) or "", "not clearly different")
         said.append(f"{what.format(length)} takes {times(ratio['median'])} dense's time ({word})")
-    return text + (f"On this CPU {', and '.join(said)}." if said else "")
+    return text + (f"On the CPU that was timed {', and '.join(said)}." if said else "")
 
 
 def no_gain(speed: dict[str, Any]) -> str:

@@ -100,9 +100,10 @@ def _tabs(shown: Shown) -> None:
 
 
 def _explain(shown: Shown | None) -> None:
+    many = f", {shown.data.queries.shape[1]} in this model," if shown is not None else ""
     with st.expander("What am I looking at?", icon=":material/help:"):
         st.markdown(
-            "A query and a key are lists of numbers, 64 in this model, and their score is the sum of all products. "
+            f"A query and a key are lists of numbers{many} and their score is the sum of all products. "
             "Sparse feature attention keeps only the largest few of each (blue), so that a product is left where both "
             "keep the same dimension; where they share none, the score is 0. A cache then holds the few numbers and "
             "which dimensions they are, and not the whole key."

@@ -178,6 +178,13 @@ def test_thresholds_are_fitted_with_the_cost_first_and_can_be_stopped(start, mon
     assert not at.error
 
 
+def test_thresholds_are_fitted_on_no_more_than_the_model_reads(start):
+    at = start(model="gpt2-novels", xa_tab="Thresholds", layer="3")
+    assert "In layer 1, head" in said(at)
+    at.button(key="xa_fit_run").click().run()
+    assert opening.engine().submitted[-1][1]["context"] == 1024
+
+
 def test_an_own_text_asks_to_run_and_then_is_shown(start):
     at = start(text="own")
     at = at.text_area(key="own_text").set_value(OWN).run()

@@ -36,7 +36,12 @@ def render(shown: Shown, measured: Measured | None) -> None:
     request = request_of(shown.page, shown)
     ships = recorded("feature-speed-cpu.json") if request["head_dim"] == 64 else None
     speed = find(shown.page, KIND, request, ships)
-    if speed is not None and measured is not None and speed.result["rows"]:
+    rows = bool(speed and speed.result["rows"])
+    if speed is not None and rows and measured is None:
+        speed.badge()
+        st.dataframe(words.speed_table(speed.result), hide_index=True, key="features_speed_table")
+        st.caption("Products and cache bytes of this model are counted by the tab “Error by k”.")
+    if speed is not None and rows and measured is not None:
         st.markdown(f"**{words.cost_sentence(measured.result, speed.result, shown.codes.features)}**")
         speed.badge()
         plot(

@@ -14,6 +14,7 @@ from app.ui.view import Page
 from app.ui.xattention import state
 from focus_core import assets
 from focus_core.errors import FocusError
+from focus_core.handlers._shapes import shape_of
 
 KIND = "thresholds"
 RECALL, SOURCE, REDUCTIONS = "xa_recall_goal", "xa_fit_text", "xa_reductions"
@@ -44,13 +45,14 @@ def fit_box(page: Page) -> None:
             key=SOURCE,
             persist_state="session",
         )
-    setting = state.setting()
+    setting, shape = state.setting(), shape_of(page.model)
+    context = CONTEXT if source != "text" else 1024
     base = re.sub(r"[^a-z0-9]+", "-", page.model.rsplit("/", 1)[-1].lower()).strip("-")[:30] or "model"
     request = {
         "model": page.model,
         "name": trainings.free_name(f"{base}-thresholds-{round(100 * (goal or 0.95))}"),
         "config": {"stride": setting.stride, "block": setting.block, "voters": setting.voters},
-        "context": CONTEXT if source != "text" else 1024,
+        "context": min(context, shape.context) if shape else context,
         "windows": 1,
         "recall": goal or 0.95,
     }

@@ -35,8 +35,11 @@ def with_source(page: Page) -> Page:
 
 
 def _layer(page: Page, found: Source | None) -> int:
-    """The chosen layer; a recorded one while nothing but the Trace says how many the model has."""
-    if found is None or not found.trace.attention_layers or sidebar.facts_of(page.engine, page.model, None) is not None:
+    """The chosen layer; a recorded one where the Trace is another model's, or alone says how many layers there are."""
+    if found is None or not found.trace.attention_layers:
+        return page.layer
+    own = found.current or found.trace.provenance["model"] == page.model
+    if own and sidebar.facts_of(page.engine, page.model, None) is not None:
         return page.layer
     asked = st.session_state.get("layer")
     return asked if asked in found.trace.attention_layers else found.trace.attention_layers[0]
