@@ -83,12 +83,12 @@ def run_box(page: Page) -> None:
             job_status(page.engine, prepare.id, key="prepare", what=PREPARATION, session=page.session)
 
 
-def show_not_run(page: Page) -> None:
-    """Say that what is drawn is an earlier run, and of which model where that is another."""
+def show_not_run(page: Page, attention: bool = True) -> None:
+    """Say that what is drawn is an earlier run, of which model where that is another, and with which attention."""
     p = page.trace.provenance
     name = p.get("text_name")
     shown = f"“{plain(name)}”" if name else "your text"
-    said = f"Shown is {shown} with {plain(variant_label(p['variant']))}"
+    said = f"Shown is {shown}" + (f" with {plain(variant_label(p['variant']))}" if attention else "")
     if p["model"] != page.model:
         said += f" on {plain(model_label(p['model']))}, not on {plain(model_label(page.model))}"
     st.info(f"Your selection has not run yet. {said}.", icon=":material/history:")

@@ -52,7 +52,9 @@ def render(page: Page) -> None:
             note=words.provenance(result.get("about", {})),
         )
     with sentence:
-        st.markdown(f"#### {plain(words.answer(result, dtype))}", help=_how(result))
+        model = result.get("about", {}).get("model", page.model)
+        of = "" if model == page.model else f"{model_label(str(model))}: "
+        st.markdown(f"#### {plain(of + words.answer(result, dtype))}", help=_how(result))
     for refused in result.get("about", {}).get("refused", []):
         reason = f"{refused['label']} does not apply: {refused['reason']}"
         st.caption(f":material/block: {plain(reason)}", help=plain(refused["hint"]) or None)

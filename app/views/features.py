@@ -64,7 +64,7 @@ def _notices(shown: Shown, notices: list[str]) -> None:
     links.show_notices(dict.fromkeys([*page.notices, *links.keep_notices(notices)]))
     assert page.source is not None
     if not page.source.current:
-        runs.show_not_run(page)
+        runs.show_not_run(page, attention=False)
     said = []
     if page.head is None:
         said.append("All heads are selected; shown is head 0, since codes belong to one head.")

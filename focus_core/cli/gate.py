@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 from typing import Any
 
 from focus_core.cli.options import add_model, load
-from focus_core.cli.output import bar, rows, stop_request
+from focus_core.cli.output import adapter_folder, bar, rows, stop_request
 from focus_core.errors import InvalidInput
 
 SUMMARY = "which cache each layer can keep under Slim attention: conditions and errors on a text, by type"
@@ -31,9 +30,7 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
 
     from focus_core.assets import load_text
 
-    out = None if args.out is None else Path(args.out)
-    if out is not None and out.exists() and not out.is_dir():
-        raise InvalidInput(f"{out} is a file.", "Name a folder for the adapter.")
+    out = None if args.out is None else adapter_folder(args.out)
     if args.context < 1:
         raise InvalidInput(f"--context is {args.context}.", "It can be 1 or more.")
     progress = bar()

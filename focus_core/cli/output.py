@@ -41,6 +41,31 @@ def check_writable(path: str) -> None:
         raise InvalidInput(f"{path} cannot be written ({error.strerror}).", "Name another file.") from None
 
 
+def adapter_folder(path: str) -> Path:
+    """The folder that an adapter is to be written to, made before the work is done.
+
+    Raises:
+        InvalidInput: a file is there, or the folder cannot be written to.
+    """
+    folder = Path(path)
+    if folder.exists() and not folder.is_dir():
+        raise InvalidInput(f"{folder} is a file.", "Name a folder for the adapter.")
+    made = [f for f in (folder, *folder.parents) if not f.exists()]
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        handle, probe = tempfile.mkstemp(dir=folder)
+        os.close(handle)
+        os.unlink(probe)
+    except OSError as error:
+        raise InvalidInput(f"{folder} cannot be written ({error.strerror}).", "Name another folder.") from None
+    finally:
+        # What comes of the work makes them again; work that fails leaves no empty folders.
+        for empty in made:
+            if empty.is_dir():
+                empty.rmdir()
+    return folder
+
+
 def write_json(document: Any, path: str) -> None:
     """Write one JSON document atomically; numbers that are not finite become null."""
     text = json.dumps(_plain(document), indent=1, ensure_ascii=False, allow_nan=False) + "\n"

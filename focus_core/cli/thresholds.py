@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 from typing import Any
 
 from focus_core.cli.options import add_model, load, settings
-from focus_core.cli.output import bar, pairs, stop_request
+from focus_core.cli.output import adapter_folder, bar, pairs, stop_request
 from focus_core.errors import InvalidInput
 
 SUMMARY = "fit XAttention's threshold of every head: by dense attention kept, or by the paper's dynamic programme"
@@ -45,9 +44,7 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     from focus_core.evaluation.environment import environment
     from focus_core.variants import make
 
-    out = Path(args.out)
-    if out.exists() and not out.is_dir():
-        raise InvalidInput(f"{out} is a file.", "Name a folder for the adapter.")
+    out = adapter_folder(args.out)
     if args.windows < 1 or args.context < 2:
         raise InvalidInput(f"{args.windows} windows of {args.context} tokens cannot be read.", "Give at least 1 of 2.")
     variant = make("xattention", settings(args.set))

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from focus_core.cli.options import add_model, load
-from focus_core.cli.output import bar, pairs, stop_request
+from focus_core.cli.output import adapter_folder, bar, pairs, stop_request
 from focus_core.errors import InvalidInput
 from focus_core.training.settings import BALANCES, FORMS, KINDS, MAPS, WEIGHTINGS, TrainSettings
 
@@ -67,9 +67,7 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
             given[name] = _BY_KIND.get(name, {}).get(args.kind, getattr(TrainSettings, name))
     trained_kind = "latent" if args.kind == FACTORS else "router" if args.kind in _FITTED else args.kind
     chosen = TrainSettings(**(given | {"kind": trained_kind}))
-    out = Path(args.out)
-    if out.exists() and not out.is_dir():
-        raise InvalidInput(f"{out} is a file.", "Name a folder for the adapter.")
+    out = adapter_folder(args.out)
     training, validation, names = _texts(args.text)
     progress = bar()
     loaded = load(args, progress)

@@ -225,6 +225,7 @@ def test_the_held_pair_and_the_view_survive_a_page_switch_and_a_link(visit, app)
     back = page.evaluate("() => fm.mask.view")
     assert all(abs(back[k] - view[k]) <= 1 for k in ("i", "j", "span"))
     url_has(page, f"pair={pin[0] + 1}-{pin[1] + 1}")
+    url_has(page, "part=")
     again = visit(f"{app}/masks?{page.url.split('?')[1]}")
     again.wait_for_function("() => fm.mask.pin !== null", timeout=20_000)
     assert again.evaluate("() => fm.mask.pin") == pin
@@ -287,6 +288,7 @@ def test_both_themes_are_designed_and_a_switch_recolours(visit, app):
 
 def test_token_text_is_only_ever_text(visit, app):
     page = visit(app + "/masks?text=own", kind="")
+    page.get_by_text("There is no text to run yet").wait_for()
     page.locator("textarea").first.fill(ATTACK * 40)
     page.locator("textarea").first.press("Control+Enter")
     page.locator(".st-key-run_now button").click()

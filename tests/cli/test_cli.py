@@ -8,7 +8,8 @@ import time
 import pytest
 
 from focus_core.cli import commands, main
-from focus_core.cli.output import rows, show, stop_request, write_json
+from focus_core.cli.output import adapter_folder, rows, show, stop_request, write_json
+from focus_core.errors import InvalidInput
 from focus_core.variants import VARIANTS
 from tests.cli.conftest import TEXT
 
@@ -297,3 +298,15 @@ def test_a_file_that_fails_midway_is_a_sentence(monkeypatch, capsys):
     monkeypatch.setattr(commands()["variants"], "run", full)
     assert main(["variants"]) == 1
     assert capsys.readouterr().err == "A file could not be read or written: No space left on device /full/disk.\n"
+
+
+def test_an_adapter_s_folder_is_tried_before_the_work_and_none_is_left_by_it(tmp_path):
+    assert adapter_folder(str(tmp_path / "a" / "b")) == tmp_path / "a" / "b"
+    assert list(tmp_path.iterdir()) == []
+    (tmp_path / "kept").mkdir()
+    adapter_folder(str(tmp_path / "kept"))
+    assert [path.name for path in tmp_path.rglob("*")] == ["kept"]
+    (tmp_path / "file").write_text("")
+    for path in (tmp_path / "file", tmp_path / "file" / "below"):
+        with pytest.raises(InvalidInput, match=r"is a file|cannot be written"):
+            adapter_folder(str(path))

@@ -53,6 +53,8 @@ def controls(lines: list[str], options: dict[str, dict[str, Any]]) -> dict[str, 
         format_func=PRESETS.get,
         key=SAME,
         persist_state="session",
+        # A number of percent is none of bytes.
+        on_change=lambda: st.session_state.pop(ASKED, None),
         help="Three ways to be fair: settings are searched so that every variant keeps the same pairs, predicts as "
         "well, or caches the same bytes, as nearly as its settings allow.",
     )
@@ -79,7 +81,7 @@ def controls(lines: list[str], options: dict[str, dict[str, Any]]) -> dict[str, 
     label, usual = words.ASKED[quantity]
     st.session_state.setdefault(ASKED, usual)
     number = st.number_input(label, key=ASKED, persist_state="session", step=1.0)
-    links.write(ASKED, f"{number:g}")
+    links.write(ASKED, f"{number:.12g}")
     return {"quantity": quantity, "target": {"value": words.from_shown(quantity, float(number))}}
 
 
