@@ -22,7 +22,9 @@ PICTURES = {
     "groups": ".fl canvas",
     "masks": ".fl canvas",
     "xattention": ".fl canvas",
-    "compare": ".js-plotly-plot .point",
+    "features": ".js-plotly-plot .point",
+    "cache": ".js-plotly-plot .point",
+    "compare": "[data-testid=stDataFrame] canvas",
 }
 _DONE = """selector => {
   const seek = (root) => [...root.querySelectorAll('*')].some((e) => e.matches(selector)
@@ -108,6 +110,7 @@ def _busy(page: Any, views: list[Any], count: int) -> dict[str, float]:
     """Clicks on the Overview while a comparison at three lengths runs in the engine."""
     of = {view.key: view for view in views}
     _switch(page, of["compare"])
+    page.get_by_role("tab", name="Measure").click()
     page.get_by_role("button", name="2,048").click()
     page.get_by_text("Read the novel Persuasion").click()
     page.wait_for_timeout(1500)
@@ -118,6 +121,7 @@ def _busy(page: Any, views: list[Any], count: int) -> dict[str, float]:
     page.wait_for_timeout(1000)
     result = _clicks(page, count)
     _switch(page, of["compare"])
+    page.get_by_role("tab", name="Measure").click()
     page.get_by_role("button", name="Stop").click(timeout=20_000)
     return result
 
