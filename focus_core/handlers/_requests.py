@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from focus_core import assets
-from focus_core.errors import InvalidInput
+from focus_core.errors import InvalidInput, TooLarge
 from focus_core.handlers._shapes import Shape, fits, shape_of
 from focus_core.jobs.costs import Estimate, Host
 from focus_core.jobs.files import read_json, user_path
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 MAX_TEXT_BYTES = 4_000_000
 LOGIT_BYTES = 300_000_000
 """Peak of scoring: tiles of the logits in fp32, with what the runtime keeps."""
+_JUDGED_SLACK = 1.25
+"""A text whose tokens are judged by its bytes may have so many times more."""
 _FLOPS_PER_CORE = 7e10
 _FLOPS_CARD = 2e13
 _LOAD_BYTES_PER_SECOND = 3e8
@@ -65,6 +68,39 @@ def count_tokens(text: str, name: str | None, model: str) -> tuple[int, bool]:
     narrow = sum(c < "\x80" for c in text)
     wide = len(text.encode()) - narrow
     return max(1, round(narrow / 4.2 + wide / 1.5)), False
+
+
+def check_length(
+    request: dict[str, Any], needed: int, *, shorter: Callable[[int], str], longer: str
+) -> tuple[Shape | None, int]:
+    """Refuse more tokens than the text has or the model reads, before the model loads.
+
+    Args:
+        request: with ``model`` and a text.
+        needed: tokens that would be read.
+        shorter: the way out for a limit of so many tokens.
+        longer: what else helps where the text is too short.
+
+    Returns:
+        The model's shape, None when it is not known, and the text's tokens, exact or judged.
+
+    Raises:
+        TooLarge: with both numbers.
+    """
+    model = model_name(request)
+    tokens, exact = count_tokens(*text_of(request), model)
+    if needed > tokens * (1 if exact else _JUDGED_SLACK):
+        raise TooLarge(
+            f"The text has {'' if exact else 'about '}{tokens:,} tokens and {needed:,} were asked for.",
+            f"{shorter(tokens)}, or {longer}.",
+        )
+    shape = shape_of(model)
+    if shape is not None and needed > shape.context:
+        raise TooLarge(
+            f"{model} reads at most {shape.context:,} tokens and {needed:,} were asked for.",
+            f"{shorter(shape.context)}.",
+        )
+    return shape, tokens
 
 
 def adapter_folder(name: str | None) -> Path | None:

@@ -13,14 +13,12 @@ from typing import Any
 from focus_core.benchmark.cache_lines import MOST, cache_lines, counted_bytes, usual
 from focus_core.benchmark.cache_probe import DTYPES
 from focus_core.benchmark.caches import DECODED, PROMPT, REPEATS, REPLAYED, TIMED
-from focus_core.errors import InvalidInput, TooLarge
+from focus_core.errors import InvalidInput
 from focus_core.handlers import _requests as requests
-from focus_core.handlers._shapes import shape_of
 from focus_core.jobs.costs import Estimate, Host, say_count
 from focus_core.variants import make
 
 MAX_ENTRIES, MAX_PROMPT, MAX_DECODED, MAX_REPEATS = 16, 16_384, 512, 50
-_JUDGED_SLACK = 1.25
 _BYTES_PER_SECOND = 1e10
 """At which a decoded token reads the weights."""
 _LAYER_SECONDS = 1.5e-3
@@ -32,24 +30,17 @@ _SLOW_DTYPE = 4.0
 def estimate(request: dict[str, Any], host: Host) -> Estimate:
     """Cost of all entries; see ``focus_core.handlers``."""
     model = requests.model_name(request)
-    text, name = requests.text_of(request)
     prompt, decoded, repeats = _sizes(request)
     entries = _checked(request)
-    tokens, exact = requests.count_tokens(text, name, model)
     need = prompt + decoded
-    if need > tokens * (1 if exact else _JUDGED_SLACK):
-        raise TooLarge(
-            f"The text has {'' if exact else 'about '}{tokens:,} tokens and {need:,} were asked for.",
-            f"Take a prompt of up to {max(2, tokens - decoded):,} tokens, or a longer text.",
-        )
-    shape = shape_of(model)
+    shape, _ = requests.check_length(
+        request,
+        need,
+        shorter=lambda most: f"Take a prompt of up to {max(2, most - decoded):,} tokens",
+        longer="a longer text",
+    )
     if shape is None:
         return requests.unknown_cost(model)
-    if need > shape.context:
-        raise TooLarge(
-            f"{model} reads at most {shape.context:,} tokens and {need:,} were asked for.",
-            f"Take a prompt of up to {shape.context - decoded:,} tokens.",
-        )
     count = len(entries if entries is not None else usual_entries(model, shape)) + 1
     token = 4 * shape.values / _BYTES_PER_SECOND + shape.layers * _LAYER_SECONDS
     layers = len(DTYPES) * _SLOW_DTYPE * requests.forward_seconds(shape, min(need, REPLAYED), host, 0.3)

@@ -9,38 +9,28 @@ from __future__ import annotations
 
 from typing import Any
 
-from focus_core.errors import InvalidInput, TooLarge
+from focus_core.errors import InvalidInput
 from focus_core.handlers import _requests as requests
-from focus_core.handlers._shapes import Shape, shape_of
+from focus_core.handlers._shapes import Shape
 from focus_core.jobs.costs import Estimate, Host, say_count
 from focus_core.variants import make
 
 MAX_ENTRIES = 16
 MAX_LENGTHS = 8
 MAX_REPEATS = 50
-JUDGED_SLACK = 1.25
+LONGER = "a longer text such as the novel Persuasion"
 
 
 def estimate(request: dict[str, Any], host: Host) -> Estimate:
     """Cost of all passes; see ``focus_core.handlers``."""
     model = requests.model_name(request)
-    text, name = requests.text_of(request)
     entries, lengths, repeats, windows = _checked(request)
-    tokens, exact = requests.count_tokens(text, name, model)
     longest = max(lengths)
-    if longest > tokens * (1 if exact else JUDGED_SLACK):
-        raise TooLarge(
-            f"The text has {'' if exact else 'about '}{tokens:,} tokens and {longest:,} were asked for.",
-            "Take shorter lengths, or a longer text such as the novel Persuasion.",
-        )
-    shape = shape_of(model)
+    shape, tokens = requests.check_length(
+        request, longest, shorter=lambda most: f"Take lengths up to {most:,}", longer=LONGER
+    )
     if shape is None:
         return requests.unknown_cost(model)
-    if longest > shape.context:
-        raise TooLarge(
-            f"{model} reads at most {shape.context:,} tokens and {longest:,} were asked for.",
-            f"Take lengths up to {shape.context:,}.",
-        )
     if all(entry["variant"] != "dense" or entry.get("adapter") for entry in entries):
         entries = [{"variant": "dense"}, *entries]
     served = [entry for entry in entries if _served(entry)]

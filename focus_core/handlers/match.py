@@ -10,10 +10,9 @@ from __future__ import annotations
 from typing import Any
 
 from focus_core.benchmark.knobs import QUANTITIES, tries_of
-from focus_core.errors import InvalidInput, TooLarge
+from focus_core.errors import InvalidInput
 from focus_core.handlers import _requests as requests
-from focus_core.handlers._shapes import shape_of
-from focus_core.handlers.compare import JUDGED_SLACK, MAX_ENTRIES
+from focus_core.handlers.compare import LONGER, MAX_ENTRIES
 from focus_core.jobs.costs import Estimate, Host, say_count
 from focus_core.variants import make
 
@@ -21,22 +20,12 @@ from focus_core.variants import make
 def estimate(request: dict[str, Any], host: Host) -> Estimate:
     """Cost of the longest search; see ``focus_core.handlers``."""
     model = requests.model_name(request)
-    text, name = requests.text_of(request)
     entries, quantity, target, length, windows = _checked(request)
-    tokens, exact = requests.count_tokens(text, name, model)
-    if length > tokens * (1 if exact else JUDGED_SLACK):
-        raise TooLarge(
-            f"The text has {'' if exact else 'about '}{tokens:,} tokens and {length:,} were asked for.",
-            "Take shorter lengths, or a longer text such as the novel Persuasion.",
-        )
-    shape = shape_of(model)
+    shape, tokens = requests.check_length(
+        request, length, shorter=lambda most: f"Take lengths up to {most:,}", longer=LONGER
+    )
     if shape is None:
         return requests.unknown_cost(model)
-    if length > shape.context:
-        raise TooLarge(
-            f"{model} reads at most {shape.context:,} tokens and {length:,} were asked for.",
-            f"Take lengths up to {shape.context:,}.",
-        )
     runs = sum(tries_of(make(e["variant"], e.get("config")), quantity) for e in entries)
     if "entry" in target:
         runs += min(1, tries_of(make(target["entry"]["variant"], target["entry"].get("config")), quantity))
