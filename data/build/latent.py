@@ -2,7 +2,7 @@
 
     python -m data.build.latent --device cuda             the small GPT-2, about a minute on an H200
     python -m data.build.latent --model smollm2 --rotary 32 --weighting activations --ranks 192,128 --device cuda
-    python -m data.build.latent --steps 2 --batch 1 --context 128 --heal 16 --windows 1 --out /tmp/latent   on a CPU
+    python -m data.build.latent --steps 2 --batch 1 --context 128 --heal 16 --windows 1 --out build/latent   on a CPU
 
 Every rank is factorised and measured on *Persuasion*, which neither the factors nor the healing have seen. The ranks of
 ``--heal`` are then trained a little on the training novels (the language model's loss, and the error against dense
@@ -67,7 +67,7 @@ def main() -> None:
     rows = by_rank(loaded, fitted, scored, ranks, rotary=rotary, weighting=options.weighting, partial=print)
     for rank in options.heal:
         if rank:
-            healed = _heal(loaded, training, validation, rank, rotary, options, adapters)
+            healed = _heal(loaded, training, validation, scored, rank, rotary, options, adapters)
             print(healed)
             next(row for row in rows if row["rank"] == rank)["healed"] = healed
     document = {
@@ -88,7 +88,14 @@ def main() -> None:
 
 
 def _heal(
-    loaded: Any, training: torch.Tensor, validation: torch.Tensor, rank: int, rotary: int, options: Any, adapters: Path
+    loaded: Any,
+    training: torch.Tensor,
+    validation: torch.Tensor,
+    scored: torch.Tensor,
+    rank: int,
+    rotary: int,
+    options: Any,
+    adapters: Path,
 ) -> dict[str, Any]:
     """Train the factors of one rank; what is kept is the step that was best on the validation slice."""
     settings = TrainSettings(
@@ -105,7 +112,6 @@ def _heal(
     name = f"{options.model}-latent-r{rank}"
     texts = "five Austen novels without the validation slice"
     factors = train(loaded, training, validation, settings, adapters / name, texts=texts)
-    scored = _windows(_ids(loaded, load_text(TEXT).text), options.context)[: options.windows]
     row = measured(loaded, make("mla", factors.serve), factors, scored)
     record = factors.record
     return {"adapter": name, "ppl": row["ppl"], "step": record["step"], "tokens": record["tokens"]} | {

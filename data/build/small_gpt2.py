@@ -1,7 +1,7 @@
 """The small GPT-2 that ships: multi-head attention, learned positions, its own tokenizer, trained on the shipped texts.
 
     python -m data.build.small_gpt2 --device cuda            data/models/gpt2-novels, three minutes on an H200
-    python -m data.build.small_gpt2 --steps 2 --batch 2 --validate-every 1 --out /tmp/model      tried on a CPU
+    python -m data.build.small_gpt2 --steps 2 --batch 2 --validate-every 1 --out build/model      tried on a CPU
 
 Trained on five novels and seven sections of Brown. *Persuasion* and Brown's fiction are held out; the step that is
 kept is chosen on the validation slice of a training novel. Run from the root of the project.
