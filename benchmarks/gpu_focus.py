@@ -26,6 +26,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from benchmarks.gpu_focus_checks import check_all, group_sets
 from focus_core.benchmark.prefill import rotated, spread
 from focus_core.evaluation.environment import environment
+from focus_core.jobs.files import write_json
 from focus_core.kernels.focus import focus_attention
 from focus_core.kernels.focus.triton import gather, group_pass, near_pass, plan, tiles
 
@@ -335,7 +336,7 @@ def main() -> None:
     }
 
     def keep() -> None:
-        chosen.json.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+        write_json(chosen.json, found, indent=1)
 
     with torch.no_grad():
         if "check" in parts:

@@ -8,9 +8,9 @@ of the tensors that are read.
 from __future__ import annotations
 
 import argparse
-import json
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -18,6 +18,7 @@ import torch.nn.functional as F
 
 from focus_core.benchmark.prefill import rotated, spread
 from focus_core.evaluation.environment import environment
+from focus_core.jobs.files import write_json
 from focus_core.kernels.slim import slim_attention
 from focus_core.kernels.slim_work import SlimWork
 
@@ -141,7 +142,7 @@ def main() -> None:
     parser.add_argument("--dtypes", default="float32,bfloat16", help="comma-separated (default float32,bfloat16)")
     parser.add_argument("--threads", type=int, default=0, help="threads of torch; 0 (default) leaves its own number")
     parser.add_argument("--repeats", type=int, default=7, help="timed runs of each (default 7)")
-    parser.add_argument("--json", metavar="FILE", help="write one JSON document there")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write one JSON document there")
     args = parser.parse_args()
     if args.threads:
         torch.set_num_threads(args.threads)
@@ -159,8 +160,8 @@ def main() -> None:
                     flush=True,
                 )
     if args.json:
-        with open(args.json, "w", encoding="utf-8") as file:
-            json.dump({"rows": rows, "threads": torch.get_num_threads(), "environment": environment()}, file, indent=1)
+        document = {"rows": rows, "threads": torch.get_num_threads(), "environment": environment()}
+        write_json(args.json, document, indent=1)
 
 
 if __name__ == "__main__":

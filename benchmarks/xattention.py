@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import time
 from pathlib import Path
 from typing import Any
@@ -106,6 +105,8 @@ def main() -> None:
     import torch
 
     from focus_core.evaluation.environment import environment
+    from focus_core.jobs.costs import load_average
+    from focus_core.jobs.files import write_json
     from focus_core.variants import make
 
     parser = argparse.ArgumentParser(description=__doc__)
@@ -117,7 +118,7 @@ def main() -> None:
     args = parser.parse_args()
     if args.threads:
         torch.set_num_threads(args.threads)
-    load = os.getloadavg()[0]
+    load = load_average()
     variant = make("xattention", {"stride": 16, "threshold": 0.9})
     rows = []
     with torch.no_grad():
@@ -144,7 +145,7 @@ def main() -> None:
     }
     found = verdict(rows)
     print(json.dumps(found))
-    args.json.write_text(json.dumps({"about": about, "rows": rows, "verdict": found}, indent=1) + "\n", "utf-8")
+    write_json(args.json, {"about": about, "rows": rows, "verdict": found}, indent=1)
 
 
 if __name__ == "__main__":

@@ -23,6 +23,7 @@ from focus_core.benchmark.cache_lines import cache_lines, counted_bytes, usual
 from focus_core.benchmark.caches import measure_caches
 from focus_core.benchmark.prefill import rotated, spread
 from focus_core.evaluation.environment import environment
+from focus_core.jobs.costs import load_average
 from focus_core.jobs.files import write_json
 from focus_core.models.catalog import DEFAULT
 from focus_core.models.loading import load_model
@@ -144,7 +145,7 @@ def of_orders(repeats: int) -> dict[str, Any]:
 
     from focus_core.kernels.slim import slim_attention
 
-    load, generator = os.getloadavg()[0], torch.Generator().manual_seed(0)
+    load, generator = load_average(), torch.Generator().manual_seed(0)
     width = HEADS * HEAD_DIM
 
     def draw(*shape: int) -> torch.Tensor:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import argparse
 import datetime
-import json
+import shlex
 import sys
 from typing import Any
 
@@ -17,6 +17,8 @@ import numpy as np
 from analysis.xattention.recall import compare
 from analysis.xattention.scores import MODES, block_scores
 from focus_core import assets
+from focus_core.evaluation.environment import environment
+from focus_core.jobs.files import write_json
 from focus_core.models.catalog import DEFAULT
 
 OUT = assets.DATA / "results" / "xattention-recall.json"
@@ -87,10 +89,12 @@ def main() -> None:
         "tokens": args.tokens,
         "layers": args.layers,
         "heads": len(every["oracle", 0]),
+        "dtype": "float32",
+        "environment": environment("cpu"),
         "time": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        "command": "python -m data.build.xattention",
+        "command": shlex.join(["python", "-m", "data.build.xattention", *sys.argv[1:]]),
     }
-    OUT.write_text(json.dumps({"about": about, "curves": curves}, separators=(",", ":")) + "\n", "utf-8")
+    write_json(OUT, {"about": about, "curves": curves})
 
 
 if __name__ == "__main__":

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import hashlib
-import os
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -16,6 +15,7 @@ from focus_core.benchmark.prefill import rotated, spread
 from focus_core.compat import cache_keyword, cache_of
 from focus_core.errors import Cancelled, FocusError, TooLarge
 from focus_core.evaluation.environment import environment
+from focus_core.jobs.costs import load_average
 
 if TYPE_CHECKING:
     from focus_core.models.loading import Loaded
@@ -89,7 +89,7 @@ class _Run:
     def __init__(self, loaded, entries, text, prompt, decoded, repeats, load_adapter, progress, partial, cancel):
         self.loaded, self.prompt, self.decoded, self.repeats = loaded, prompt, decoded, repeats
         self.progress, self.partial, self.cancel = progress, partial, cancel
-        self.load_average = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
+        self.load_average = load_average()
         self.ids = self._tokens(text)
         self.entries, self.refused = resolve(entries, loaded.facts, load_adapter)
         self.rows: dict[str, dict[str, Any]] = {}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import math
-import os
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +25,7 @@ from focus_core.compat import cache_of
 from focus_core.errors import Cancelled, FocusError, InvalidInput, TooLarge, Unsupported
 from focus_core.evaluation.environment import environment
 from focus_core.evaluation.recorders import PairCounter
+from focus_core.jobs.costs import load_average
 
 if TYPE_CHECKING:
     from focus_core.models.loading import Loaded
@@ -120,7 +120,7 @@ class _Run:
     def __init__(self, loaded, entries, text, lengths, repeats, windows, load_adapter, progress, partial, cancel):
         self.loaded = loaded
         self.progress, self.partial, self.cancel = progress, partial, cancel
-        self.load_average = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
+        self.load_average = load_average()
         self.lengths = sorted({int(n) for n in lengths})
         if not self.lengths or self.lengths[0] < 2:
             raise InvalidInput(f"The lengths are {self.lengths}.", "A comparison needs lengths of at least 2 tokens.")
