@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from focus_core.errors import Cancelled, InvalidInput, Unsupported
-from focus_core.slim_layer import Parts, between, condition, parts_of
+from focus_core.slim_layer import Parts, between, parts_of
 
 if TYPE_CHECKING:
     from torch import nn
@@ -151,6 +151,12 @@ def _gate_layer(layer: int, parts: Parts, x: torch.Tensor, dtypes: Sequence[str]
         forms=forms,
         reasons=reasons,
     )
+
+
+def condition(matrix: torch.Tensor) -> float:
+    """Largest over smallest singular value, in fp64; infinite for a singular matrix."""
+    values = torch.linalg.svdvals(matrix.double())
+    return float(values[0] / values[-1]) if values[-1] > 0 else float("inf")
 
 
 def _errors(x: torch.Tensor, key: torch.Tensor, value: torch.Tensor, placed: bool, dtype: torch.dtype) -> dict:

@@ -195,29 +195,3 @@ class SlimLayer:
 
 def _apart(made: torch.Tensor, own: torch.Tensor) -> float:
     return float((made[0] - own).double().norm() / own.double().norm().clamp_min(1e-30))
-
-
-def condition(matrix: torch.Tensor) -> float:
-    """Largest over smallest singular value, in fp64; infinite for a singular matrix."""
-    values = torch.linalg.svdvals(matrix.double())
-    return float(values[0] / values[-1]) if values[-1] > 0 else float("inf")
-
-
-def layer_facts(model: Any) -> list[dict[str, Any]]:
-    """What the weights of each layer say: ``{layer, condition_k, condition_v, largest_kv}``; see ``slim_gate``."""
-    from focus_core.models.facts import attention_modules
-
-    found = []
-    for layer, module in enumerate(attention_modules(model)):
-        parts = parts_of(model, module)
-        about = {
-            "layer": layer,
-            "condition_k": condition(parts.key.weight),
-            "condition_v": condition(parts.value.weight),
-        }
-        try:
-            about["largest_kv"] = float(between(parts.key.weight, parts.value.weight).abs().max())
-        except Unsupported:
-            about["largest_kv"] = float("inf")
-        found.append(about)
-    return found

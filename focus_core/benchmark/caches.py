@@ -81,7 +81,7 @@ class _Run:
       go on alone, of ``decoded``);
     - exactness: ``layers``, one ``{dtype: {error, bytes}}`` with a list over layers (see ``Replay.errors``);
     - ``tokens_s``: the spread of decoded tokens a second, and ``ratio`` to dense in the same repeat;
-    - ``layer_report``: what the variant itself says of each layer, where it does; ``about["gate"]`` then says what each
+    - ``layer_report``: which form each layer keeps, of a variant that says so; ``about["gate"]`` then says what each
       layer could make again of what it keeps;
     - ``complete``: nothing is still to come.
     """
@@ -172,7 +172,7 @@ class _Run:
         }
         report = getattr(entry.variant, "layer_report", None)
         if report is not None:
-            row["layer_report"] = report(self.loaded.model, entry.adapter)
+            row["layer_report"] = report(self.loaded.facts.layers, entry.adapter)
 
     def _alone(self, entry: Entry, row: dict[str, Any]) -> None:
         """Let it go on with its own likeliest tokens, until it says another one than dense did."""

@@ -109,11 +109,9 @@ class Slim(Variant):
             )
         return SlimLayer(random_parts(new.key), self.cache, new.layer, checked=True)
 
-    def layer_report(self, model: nn.Module, adapter: Any) -> list[dict[str, Any]]:
-        """Of each layer: its ``form``, and what its weights say (see ``slim_layer.layer_facts``)."""
-        from focus_core.slim_layer import layer_facts
-
-        return [about | {"form": self.form(about["layer"], adapter)} for about in layer_facts(model)]
+    def layer_report(self, layers: int, adapter: Any) -> list[dict[str, Any]]:
+        """``{layer, form}`` of each layer; ``slim_gate`` says what it could keep, and why."""
+        return [{"layer": layer, "form": self.form(layer, adapter)} for layer in range(layers)]
 
     def pack(self, new: NewTokens) -> Packed:
         """One state a token in place of its key and value; see Variant.pack."""
