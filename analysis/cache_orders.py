@@ -108,6 +108,22 @@ def slower_from(order: str, width: int, heads: int, batch: int, intensity: float
     return None
 
 
+def slower_up_to(order: str, width: int, heads: int, batch: int, intensity: float, itemsize: float = 1.0) -> int | None:
+    """The most cached tokens at which an order is slower than dense; None where it never or still is at 16 million."""
+
+    def slow(n: int) -> bool:
+        return ratio(order, width, heads, n, batch, intensity, itemsize) > 1 + 1e-9
+
+    low = max(filter(slow, (2**e for e in range(25))), default=1 << 24)
+    if low == 1 << 24:
+        return None
+    high = 2 * low
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if slow(middle) else (low, middle)
+    return low
+
+
 def enough(heads: int, itemsize: float = 1.0) -> float:
     """Operations a byte above which order 2 stays bound by memory at any length: (2h + 2) a number read."""
     return (2 * heads + 2) / itemsize
@@ -122,17 +138,23 @@ def sentence(width: int, heads: int, batch: int, intensity: float) -> str:
     elif cross >= 1 << 20:
         parts.append("Both orders take the same time at every length.")
     else:
-        parts.append(f"Up to {cross:,} cached tokens order 1 is no slower; beyond that order 2 is faster.")
+        parts.append(f"Up to {_tokens(cross)} order 1 is no slower; beyond that order 2 is faster.")
     need = enough(heads)
     if slow is None:
-        gain = 1 / ratio(SECOND, width, heads, 1 << 20, batch, intensity)
-        parts.append(f"Order 2 never loses to dense here: {times(gain)} as fast at a million tokens.")
+        gain = 1 / ratio(SECOND, width, heads, LENGTHS[-1], batch, intensity)
+        parts.append(f"Order 2 never loses to dense here: {times(gain)} as fast at {LENGTHS[-1]:,} tokens.")
+    elif (last := slower_up_to(SECOND, width, heads, batch, intensity)) is not None:
+        parts.append(f"Order 2 loses to dense up to {_tokens(last)}, while so large a batch keeps the card computing.")
     else:
         parts.append(
-            f"Order 2 loses to dense from {slow:,} cached tokens on: it needs {sig3(need)} operations a byte and "
+            f"Order 2 loses to dense from {_tokens(slow)} on: it needs {sig3(need)} operations a byte and "
             f"the card has {sig3(intensity)}."
         )
     return " ".join(parts)
+
+
+def _tokens(count: int) -> str:
+    return f"{count:,} cached token{'' if count == 1 else 's'}"
 
 
 def figure(
@@ -149,13 +171,17 @@ def figure(
     """
     drawn = go.Figure()
     tops, lows = [1.2], [0.5]
+    cross = crossover(width, heads, batch, intensity)
+    # The lines part at the crossover, and not at the length before it.
+    parts = [cross] if cross is not None and LENGTHS[0] < cross < LENGTHS[-1] else []
+    lengths = sorted({*LENGTHS, *parts})
     for order, label in ORDERS.items():
-        values = [ratio(order, width, heads, n, batch, intensity) for n in LENGTHS]
-        counts = [work(order, width, heads, n, batch) for n in LENGTHS]
+        values = [ratio(order, width, heads, n, batch, intensity) for n in lengths]
+        counts = [work(order, width, heads, n, batch) for n in lengths]
         tops.append(min(MOST, max(values)))
         lows.append(min(values))
         drawn.add_scatter(
-            x=LENGTHS,
+            x=lengths,
             y=values,
             mode="lines",
             name=f"{label} (formula)",
@@ -199,8 +225,7 @@ def figure(
     drawn.add_hline(y=1, line={"dash": "dot", "width": 1, "color": QUIET})
     quiet_text = {"showarrow": False, "font": {"color": QUIET, "size": 12}}
     drawn.add_annotation(x=1, y=1, xref="paper", yref="paper", xanchor="right", text="slower than dense", **quiet_text)
-    cross = crossover(width, heads, batch, intensity)
-    if cross is not None and LENGTHS[0] < cross < LENGTHS[-1]:
+    for cross in parts:
         drawn.add_vline(x=cross, line={"dash": "dash", "width": 1, "color": QUIET})
         at = {"x": math.log10(cross), "y": 0, "yref": "paper", "xanchor": "left", "yanchor": "bottom"}
         drawn.add_annotation(**at, text=f" order 1 falls behind from {cross:,}", **quiet_text)

@@ -122,7 +122,7 @@ def sentence(found: Comparison, threshold: float) -> str:
             parts.append(f"{name} {100 * abs(gap):.2g}{spread} points {'more' if gap > 0 else 'less'}")
     return (
         f"At threshold {threshold:g} the antidiagonals keep {percent(density)} of the pairs and {percent(recall)} of "
-        f"dense attention; for as many pairs {parts[0]}, {parts[1]}, {parts[2]}."
+        f"dense attention; for as many pairs in every head {parts[0]}, {parts[1]}, {parts[2]}."
     )
 
 
