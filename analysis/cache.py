@@ -6,11 +6,10 @@ A result is what ``focus_core.benchmark.caches.measure_caches`` returns, or what
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from analysis.numbers import NONE, memory, percent, sig3, times
+from analysis.numbers import NONE, memory, percent, sig3, times, with_spread
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -43,21 +42,6 @@ class Grade:
     word: str
     error: float | None
     layer: int = 0
-
-
-def merge(parts: Iterable[dict[str, Any]]) -> dict[str, Any]:
-    """Put the pieces that a run has sent into one result; a later row of the same key replaces an earlier one.
-
-    Returns:
-        ``{about, rows, complete: False}``.
-    """
-    about: dict[str, Any] = {}
-    rows: dict[str, dict[str, Any]] = {}
-    for part in parts:
-        about = part.get("about", about)
-        if "row" in part:
-            rows[part["row"]["key"]] = part["row"]
-    return {"about": about, "rows": list(rows.values()), "complete": False}
 
 
 def dense_of(result: dict[str, Any]) -> dict[str, Any] | None:
@@ -185,7 +169,6 @@ def table(result: dict[str, Any], *, recorded: bool = False) -> pd.DataFrame:
         return pd.DataFrame()
     rows = []
     for row in [dense, *others(result)]:
-        speed = row.get("tokens_s")
         rows.append(
             {
                 "Variant": row["label"],
@@ -200,10 +183,8 @@ def table(result: dict[str, Any], *, recorded: bool = False) -> pd.DataFrame:
                 if "same_tokens" in row
                 else NONE,
                 "Loss change": "baseline" if row is dense else _signed(row["nll_change"]),
-                "Tokens a second": f"{sig3(speed['median'])} ({sig3(speed['p10'])} to {sig3(speed['p90'])})"
-                if speed
-                else NONE,
-                "Time / dense": _ratio(row) if row is not dense else "baseline",
+                "Tokens a second": with_spread(row.get("tokens_s"), sig3),
+                "Time / dense": with_spread(row.get("ratio"), times) if row is not dense else "baseline",
             }
         )
     return pd.DataFrame(rows)
@@ -218,21 +199,8 @@ def _signed(value: float) -> str:
     return f"{'+' if value > 0 else '−' if value < 0 else ''}{sig3(abs(value))} nats"
 
 
-def _ratio(row: dict[str, Any]) -> str:
-    ratio = row.get("ratio")
-    return f"{times(ratio['median'])} ({times(ratio['p10'])} to {times(ratio['p90'])})" if ratio else NONE
-
-
 def _badges(row: dict[str, Any], *, recorded: bool) -> list[str]:
     return ["recorded" if recorded else "live", *([] if row.get("complete") else ["partial"])]
-
-
-def provenance(about: dict[str, Any]) -> str:
-    """One line: model, format, device, text and date."""
-    where = about.get("environment", {})
-    text = about.get("text") or "your text"
-    parts = [about.get("model"), about.get("dtype"), where.get("device"), text, str(where.get("time", ""))[:10]]
-    return ", ".join(str(part) for part in parts if part)
 
 
 def layer_table(result: dict[str, Any]) -> pd.DataFrame:

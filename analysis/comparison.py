@@ -6,10 +6,9 @@ A result is what ``focus_core.benchmark.comparison.compare`` returns, or what of
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from analysis.numbers import duration, memory, operations, percent, sig3, times
+from analysis.numbers import duration, memory, operations, percent, sig3, times, with_spread
 from analysis.timing import SLOWER, UNCLEAR, line_verdict, too_close, verdict
 
 if TYPE_CHECKING:
@@ -27,25 +26,6 @@ BADGES = {
     "too short to judge": f"Fewer than {ENOUGH_TOKENS} tokens were scored.",
     "slower than dense": "It took longer than dense in the same run, by more than its repeats differ.",
 }
-
-
-def merge(parts: Iterable[dict[str, Any]]) -> dict[str, Any]:
-    """Put the pieces that a run has sent into one result; a later row of the same line and length replaces an earlier.
-
-    Args:
-        parts: ``{"about": ...}`` and ``{"row": ...}`` in the order they came.
-
-    Returns:
-        ``{about, rows, complete: False}``.
-    """
-    about: dict[str, Any] = {}
-    rows: dict[tuple[str, int], dict[str, Any]] = {}
-    for part in parts:
-        if "about" in part:
-            about = part["about"]
-        if "row" in part:
-            rows[part["row"]["key"], part["row"]["length"]] = part["row"]
-    return {"about": about, "rows": list(rows.values()), "complete": False}
 
 
 def recorded_row(document: dict[str, Any]) -> dict[str, Any] | None:
@@ -131,12 +111,6 @@ def badges(row: dict[str, Any], *, recorded: bool) -> list[str]:
     return found
 
 
-def _with_spread(spread: dict[str, float] | None, show: Any) -> str:
-    if not spread:
-        return show(None)
-    return f"{show(spread['median'])} ({show(spread['p10'])} to {show(spread['p90'])})"
-
-
 def table(result: dict[str, Any], *, recorded: bool = False) -> pd.DataFrame:
     """One line a variant and length, as people read it; spreads are the 10th to the 90th percentile."""
     # Pandas takes 0.3 s to import, and the app's first page has no table.
@@ -154,9 +128,9 @@ def table(result: dict[str, Any], *, recorded: bool = False) -> pd.DataFrame:
                 "Pairs kept": pairs_kept(row),
                 "Perplexity": sig3(row["ppl"]),
                 "Against dense": NO_CHANGE if is_baseline(row) else percent(row["ppl_change"], signed=True) + span,
-                "Time / dense": NO_CHANGE if is_baseline(row) else _with_spread(row.get("ratio"), times),
-                "Prefill": _with_spread(row.get("ms"), duration),
-                "Attention / dense": _with_spread(row.get("attention_ratio"), times),
+                "Time / dense": NO_CHANGE if is_baseline(row) else with_spread(row.get("ratio"), times),
+                "Prefill": with_spread(row.get("ms"), duration),
+                "Attention / dense": with_spread(row.get("attention_ratio"), times),
                 "Counted attention / dense": times(row["operations"] / row["operations_dense"]),
                 "Counted attention": operations(row["operations"]),
                 "Peak memory": memory(row.get("peak_bytes")),
@@ -248,14 +222,6 @@ def cost_of(row: dict[str, Any], measure: str) -> float | None:
     if measure == "memory":
         return row.get("peak_bytes")
     return row["kept_pairs"]
-
-
-def provenance(about: dict[str, Any]) -> str:
-    """One line: model, device, dtype, text and date."""
-    where = about.get("environment", {})
-    text = about.get("text") or "your text"
-    parts = [about.get("model"), about.get("dtype"), where.get("device"), text, str(where.get("time", ""))[:10]]
-    return ", ".join(str(part) for part in parts if part)
 
 
 def counts(given: int | dict[str, int] | None) -> str:

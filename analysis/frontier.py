@@ -8,7 +8,7 @@ import plotly.graph_objects as go
 
 from analysis.comparison import change_interval, cost_of, is_baseline, median, scored
 from analysis.lines import EMPTY, SYMBOLS, colour, name_of, turns
-from analysis.numbers import duration, memory, percent, sig3, times
+from analysis.numbers import duration, memory, percent, sig3, times, with_spread
 from analysis.style import LOSES, QUIET, quiet, say
 
 MEASURES = {"time": "Time", "pairs": "Pairs kept", "memory": "Peak memory"}
@@ -35,7 +35,7 @@ def _cost_text(row: dict[str, Any], measure: str) -> str:
         ratio, ms = row["ratio"], row["ms"]
         return (
             f"{times(ratio['median'])} dense's time ({times(ratio['p10'])} to {times(ratio['p90'])}, n={ratio['n']})"
-            f"<br>{duration(ms['median'])} ({duration(ms['p10'])} to {duration(ms['p90'])})"
+            f"<br>{with_spread(ms, duration)}"
         )
     if measure == "memory":
         return f"{memory(row['peak_bytes'])} at the peak"

@@ -6,7 +6,7 @@ import numpy as np
 
 from analysis.agreement import MEASURES, Agreement
 from analysis.groups import Group
-from analysis.numbers import percent
+from analysis.numbers import percent, signed
 from analysis.palette import group_label
 from analysis.parts import KINDS
 
@@ -50,7 +50,7 @@ def answer(table: list[Group], found: Agreement | None, where: str) -> str:
         return f"In {where}, words of one part of speech are together more often than {RANDOM}: {against}{tail}"
     if high < 0:
         return f"In {where}, words of one part of speech are together less often than {RANDOM}: {against}{tail}"
-    span = f"the difference is {_signed(low)} to {_signed(high)} (95 %)"
+    span = f"the difference is {signed(low)} to {signed(high)} (95 %)"
     return f"In {where}, the groups cannot be told from {RANDOM}: {against}, {span}{tail}"
 
 
@@ -66,10 +66,6 @@ def _kmeans_here(found: Agreement) -> str:
     _, low, high = (float(x[0]) for x in found.gain["v_measure"]["kmeans"])
     how = "more" if high < 0 else "less" if low > 0 else "as much"
     return f"; untrained k-means agrees {how}, {found.curves['v_measure']['kmeans'].value[0]:.2f}"
-
-
-def _signed(number: float) -> str:
-    return f"{number:+.2f}".replace("-", "−")
 
 
 def verdict(found: Agreement, measure: str = "v_measure") -> str:

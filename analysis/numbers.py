@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 NONE = "–"
 
@@ -30,6 +31,23 @@ def percent(share: float | None, *, signed: bool = False) -> str:
 def spread(share: float) -> str:
     """A standard error as per cent, ``± 1.2 %``: a spread is itself known to two figures at most."""
     return f"± {sig3(share * 100, 2)} %"
+
+
+def signed(value: float, decimals: int = 2) -> str:
+    """A number with its sign and a fixed number of decimals, for example ``−0.25``."""
+    return f"{value:+.{decimals}f}".replace("-", "−")
+
+
+def with_spread(spread: dict[str, float] | None, show: Callable[[float | None], str]) -> str:
+    """A measured median with its 10th and 90th percentile, ``0.745× (0.71× to 0.78×)``; as ``show`` says nothing.
+
+    Args:
+        spread: ``{median, p10, p90}``; None where nothing was measured.
+        show: a number as people read it.
+    """
+    if not spread:
+        return show(None)
+    return f"{show(spread['median'])} ({show(spread['p10'])} to {show(spread['p90'])})"
 
 
 def times(ratio: float | None) -> str:

@@ -99,26 +99,27 @@ def is_dense(variant: str, adapter: str | None) -> bool:
     return variant == "dense" and adapter is None
 
 
-def documents(folder: Path) -> list[dict[str, Any]]:
-    """Every JSON object in a folder, with the name of its file under ``file``; what cannot be read is left aside."""
-    found = []
-    for path in sorted(folder.glob("*.json")):
-        try:
-            document = json.loads(path.read_text("utf-8"))
-        except (OSError, ValueError):
-            continue
-        if isinstance(document, dict):
-            found.append({**document, "file": path.name})
-    return found
+def read(path: Path) -> dict[str, Any] | None:
+    """A JSON object with the name of its file under ``file``; None where there is none that can be read."""
+    try:
+        document = json.loads(path.read_text("utf-8"))
+    except (OSError, ValueError):
+        return None
+    return {**document, "file": path.name} if isinstance(document, dict) else None
+
+
+def documents(folder: Path, prefix: str = "") -> list[dict[str, Any]]:
+    """Every JSON object in a folder whose file's name begins so; what cannot be read is left aside."""
+    return list(filter(None, map(read, sorted(folder.glob(f"{prefix}*.json")))))
 
 
 def records(found: Iterable[dict[str, Any]]) -> list[Record]:
     """The lines of every document whose shape is known; one with a variant or setting that is no more is left out."""
     lines: list[Record] = []
     for document in found:
-        for read in (_evaluation, _comparison, _bench):
+        for lines_of in (_evaluation, _comparison, _bench):
             try:
-                lines += read(document)
+                lines += lines_of(document)
             except (KeyError, TypeError, ValueError, AttributeError, OverflowError):
                 continue
     return lines
@@ -182,7 +183,7 @@ def _evaluation(document: dict[str, Any]) -> list[Record]:
         document,
         document,
         document.get("environment") or {},
-        adapter=_own_name(document.get("adapter_name")),
+        adapter=own_name(document.get("adapter_name")),
         model=document["model"],
         shape=None,
         length=int(document["context"]),
@@ -210,7 +211,7 @@ def _comparison(document: dict[str, Any]) -> list[Record]:
             document,
             row,
             about.get("environment") or {},
-            adapter=_own_name(row.get("adapter")),
+            adapter=own_name(row.get("adapter")),
             model=about["model"],
             shape=None,
             length=int(row["length"]),
@@ -262,7 +263,7 @@ def _quality(change: float, error: float | None, scored: int, perplexity: float)
     return Quality(math.expm1(change), low, high, int(scored), perplexity)
 
 
-def _own_name(adapter: str | None) -> str | None:
+def own_name(adapter: str | None) -> str | None:
     """An adapter's own name, where a file gives its folder."""
     return Path(adapter).name if adapter else None
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from analysis import overview
 from analysis.captions import settings
-from analysis.numbers import percent, sig3, spread
+from analysis.numbers import percent, sig3, signed, spread
 from analysis.palette import group_label, groups_of
 from focus_core.trace import Trace
 
@@ -68,7 +68,7 @@ def worst_tokens(trace: Trace, layer: int, router: int = 0, count: int = 20) -> 
         row = {
             "Token": _line(trace.tokens[token]),
             "Place": f"{token + 1:,}",
-            "Change in nats": f"{change:+.2f}".replace("-", "−"),
+            "Change in nats": signed(change),
             "After": _line("".join(trace.tokens[max(0, token - 8) : token])),
         }
         if "key_bits" in trace.arrays:

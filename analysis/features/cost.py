@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from analysis.numbers import percent, sig3, times
+from analysis.numbers import percent, sig3, times, with_spread
 from analysis.palette import GROUPS, KEPT, LOST, WINDOW
 from analysis.style import QUIET, quiet
 from analysis.timing import FASTER, SLOWER, verdict
@@ -181,7 +181,6 @@ def speed_table(speed: dict[str, Any]) -> pd.DataFrame:
     """One row a phase, length and number of features."""
     rows = []
     for row in speed["rows"]:
-        ratio = time_ratio(row)
         rows.append(
             {
                 "phase": row["phase"],
@@ -189,7 +188,7 @@ def speed_table(speed: dict[str, Any]) -> pd.DataFrame:
                 "features": row["config"]["features"],
                 "ms": row["ms"],
                 "dense ms": row["baseline_ms"],
-                "time / dense": f"{sig3(ratio['median'])} ({sig3(ratio['p10'])} to {sig3(ratio['p90'])})",
+                "time / dense": with_spread(time_ratio(row), sig3),
                 "largest error": row["max_error"],
             }
         )

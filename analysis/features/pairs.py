@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 import plotly.graph_objects as go
 
-from analysis.numbers import percent, sig3
+from analysis.numbers import percent, sig3, signed
 from analysis.palette import DROPPED, GROUPS, KEPT, LOST
 from analysis.style import QUIET, quiet
 
@@ -61,10 +61,16 @@ def pairs_figure(result: dict[str, Any]) -> go.Figure:
         figure.add_bar(
             x=names,
             y=[value for value, _ in pairs],
-            error_y={"type": "data", "array": [2 * error for _, error in pairs], "thickness": 1.5, "width": 4},
+            error_y={
+                "type": "data",
+                "array": [2 * error for _, error in pairs],
+                "thickness": 1.5,
+                "width": 4,
+                "color": QUIET,
+            },
             name=PARTS[part],
             marker={"color": _COLORS[part]},
-            text=[f"{value:+.2f}".replace("-", "−") for value, _ in pairs],
+            text=[signed(value) for value, _ in pairs],
             textposition="outside",
             cliponaxis=False,
             hovertemplate=f"{PARTS[part]}<br>%{{x}}: %{{y:+.3f}} nats a token<extra></extra>",
@@ -93,7 +99,7 @@ def pairs_sentence(result: dict[str, Any]) -> str:
 
 def nats(value: float) -> str:
     """A change of loss with its sign."""
-    return f"{value:+.3f}".replace("-", "−")
+    return signed(value, 3)
 
 
 def pairs_table(result: dict[str, Any]) -> pd.DataFrame:

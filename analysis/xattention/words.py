@@ -17,7 +17,7 @@ class Place:
     Attributes:
         voter: row whose queries decide.
         kept: whether the block is computed.
-        why: ``own``, ``sink``, ``all``, ``taken`` or ``dropped``.
+        why: ``own``, ``sink``, ``neighbour``, ``all``, ``taken`` or ``dropped``.
         rank: place in the order of taking, from 1; 0 for an own block that nobody decides about.
         of: blocks that the voter's row has.
         before: share of the row's score held by those before it.

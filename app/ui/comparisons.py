@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import streamlit as st
 
-from analysis.comparison import merge, recorded_row
-from analysis.records import Record, documents, full, records
-from app.ui import links, selection
+from analysis.comparison import recorded_row
+from analysis.measured import merge
+from analysis.records import full, own_name
+from app.ui import links, recorded, selection
 from app.ui.settings import adapters_for, serve_defaults, variant_label
 from app.ui.view import Page
 from focus_core import assets
@@ -106,7 +106,7 @@ def _measured_before(page: Page, known: dict[str, dict[str, Any]]) -> dict[str, 
     """Lines of recorded results on this model whose settings are none of the known lines'."""
     shipped, found = assets.adapters(), {}
     seen = [(e["variant"], full(e["variant"], e["config"]), e["adapter"]) for e in known.values()]
-    for record in recorded_lines():
+    for record in recorded.lines():
         identity = (record.variant, record.config, record.adapter)
         if record.model != page.model or not record.served or identity in seen or record.variant == "dense":
             continue
@@ -123,11 +123,6 @@ def _measured_before(page: Page, known: dict[str, dict[str, Any]]) -> dict[str, 
     return found
 
 
-def recorded_lines() -> list[Record]:
-    """Every line of every recorded result."""
-    return _lines(*_state_of(results_folder()))
-
-
 def defaults(options: dict[str, dict[str, Any]]) -> list[str]:
     """The sidebar's variant with the two controls that show what its groups add."""
     own = options.get(SELECTED, {}).get("adapter")
@@ -139,9 +134,7 @@ def text_fields(page: Page, novel: bool) -> dict[str, Any] | None:
     """The request's text: the sidebar's, or the held-out novel; None when there is none."""
     if novel:
         return {"text_name": NOVEL, "text": None}
-    if page.text is None:
-        return None
-    return {"text_name": page.text.name, "text": None if page.text.name else page.text.text}
+    return page.text.fields if page.text else None
 
 
 def text_tokens(page: Page, novel: bool) -> int | None:
@@ -181,14 +174,14 @@ def gate_entries(page: Page) -> list[dict[str, Any]]:
     return entries
 
 
-def find(page: Page, wanted: dict[str, Any] | None, slot: str, recorded: str) -> Shown | None:
+def find(page: Page, wanted: dict[str, Any] | None, slot: str, prefix: str) -> Shown | None:
     """What to draw: this request's result or what of it has arrived, else the last one, else the recorded one.
 
     Args:
         page: the page.
         wanted: the request; None while the choices are incomplete.
         slot: which of the page's results, to remember the last one of.
-        recorded: beginning of the recorded files' names.
+        prefix: beginning of the recorded files' names.
     """
     last: dict[str, str] = st.session_state.setdefault("_compared", {})
     job_id = selection.asked(wanted) if wanted else None
@@ -197,10 +190,9 @@ def find(page: Page, wanted: dict[str, Any] | None, slot: str, recorded: str) ->
         return Shown(result, "live", job_id)
     if slot in last and (result := _result(page, last[slot])):
         return Shown(result, "earlier settings", last[slot])
-    documents = [d for d in _recorded() if d.get("file", "").startswith(recorded)]
-    documents = [d for d in documents if d.get("rows")]
-    same = [d for d in documents if d["about"].get("model") == page.model]
-    return next((Shown(d, "recorded") for d in [*same, *documents]), None)
+    shipped = [d for d in recorded.documents(prefix) if d.get("rows")]
+    same = [d for d in shipped if d["about"].get("model") == page.model]
+    return next((Shown(d, "recorded") for d in [*same, *shipped]), None)
 
 
 def from_link(page: Page, slot: str, notices: list[str]) -> None:
@@ -243,17 +235,12 @@ def _when_more(engine: Any, job_id: str, seen: int) -> None:
 def recorded_points(model: str) -> tuple[tuple[str, dict[str, Any]], ...]:
     """(caption, row) of the shipped evaluations of this model."""
     found = []
-    for document in _recorded():
+    for document in recorded.documents():
         row = recorded_row(document)
         if row is not None and document.get("model") == model:
-            row["label"] = short(row["variant"], row["config"], _named(document.get("adapter_name")))
+            row["label"] = short(row["variant"], row["config"], own_name(document.get("adapter_name")))
             found.append((_caption(document), row))
     return tuple(found)
-
-
-def _named(adapter: str | None) -> str | None:
-    """An adapter's own name, where a file gives its folder."""
-    return Path(adapter).name if adapter else None
 
 
 def _result(page: Page, job_id: str) -> dict[str, Any] | None:
@@ -271,29 +258,6 @@ def _caption(document: dict[str, Any]) -> str:
     date = str(where.get("time", ""))[:10]
     text = document.get("text") or "a text"
     return ", ".join(filter(None, [f"{text}, {document.get('context', 0):,} tokens", where.get("device"), date]))
-
-
-def results_folder() -> Path:
-    """Where recorded results ship."""
-    return assets.DATA / "results"
-
-
-def _recorded() -> list[dict[str, Any]]:
-    return _documents(*_state_of(results_folder()))
-
-
-def _state_of(folder: Path) -> tuple[str, float]:
-    return str(folder), max((p.stat().st_mtime for p in folder.glob("*.json")), default=0.0)
-
-
-@st.cache_data(show_spinner=False, max_entries=4)
-def _documents(folder: str, modified: float) -> list[dict[str, Any]]:
-    return documents(Path(folder))
-
-
-@st.cache_data(show_spinner=False, max_entries=4)
-def _lines(folder: str, modified: float) -> list[Record]:
-    return records(documents(Path(folder)))
 
 
 def line(page: Page, variant: str, config: dict[str, Any], adapter: str | None) -> dict[str, Any]:

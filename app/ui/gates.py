@@ -8,6 +8,7 @@ import streamlit as st
 
 from analysis import comparison as words
 from analysis.comparison_figures import gate_name, gate_rows, soft_to_hard
+from analysis.measured import merge, provenance
 from analysis.numbers import percent, sig3
 from app.ui import comparisons, runs, selection
 from app.ui.figure import plot
@@ -37,7 +38,7 @@ def render(page: Page) -> None:
     length = min(LENGTH, tokens)
     request = comparisons.request(page, entries, [length], 1, False, windows=2) if length >= 2 else None
     shown = comparisons.find(page, request, SLOT, "gates")
-    result = shown.result if shown else words.merge([])
+    result = shown.result if shown else merge([])
     sizes = words.lengths(result)
     rows = gate_rows(result, sizes[-1]) if sizes else []
     picked = _slider(rows)
@@ -48,7 +49,7 @@ def render(page: Page) -> None:
         key="gates_figure",
         alt="Perplexity change against dense for every gate, from soft to hard.",
         name="From the soft gate to the served one",
-        note=words.provenance(result.get("about", {})),
+        note=provenance(result.get("about", {})),
     )
     st.caption(
         "A soft gate computes every pair and only weakens some: nothing is saved, and no decoder runs it. "

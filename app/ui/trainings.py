@@ -95,8 +95,7 @@ def request(page: Page) -> dict[str, Any] | None:
         return None
     settings = {CHOICES[c][0]: st.session_state.get(c) or default(c) for c in CHOICES}
     source = st.session_state.get(SOURCE) or NOVELS
-    text = {"text_name": page.text.name, "text": None if page.text.name else page.text.text}
-    return {"model": page.model, **text, "source": source, "settings": settings}
+    return {"model": page.model, **page.text.fields, "source": source, "settings": settings}
 
 
 def find(page: Page, asked: dict[str, Any] | None) -> Run | None:

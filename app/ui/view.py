@@ -71,6 +71,11 @@ class TextChoice:
     text: str
     limit: int | None = None
 
+    @property
+    def fields(self) -> dict[str, str | None]:
+        """As a request names it: a shipped one by its name, any other by itself."""
+        return {"text_name": self.name, "text": None if self.name else self.text}
+
 
 @dataclass(frozen=True)
 class Page:
@@ -112,8 +117,7 @@ class Page:
         text = self.text
         request = {
             "model": self.model,
-            "text_name": text.name if text else None,
-            "text": text.text if text and not text.name else None,
+            **(text.fields if text else {"text_name": None, "text": None}),
             "variant": self.variant,
             "config": dict(self.config),
             "adapter": self.adapter,

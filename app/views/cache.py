@@ -8,6 +8,7 @@ import streamlit as st
 
 from analysis import cache as words
 from analysis.cache_figures import bars
+from analysis.measured import merge, provenance
 from app.ui import links
 from app.ui.badges import badge
 from app.ui.cache import card, controls, cross, latent, layers, lines, orders
@@ -39,7 +40,7 @@ def render(page: Page) -> None:
         controls.run_box(page, request)
     shown = lines.find(page, request)
     lines.to_link(page, shown)
-    result = shown.result if shown else words.merge([])
+    result = shown.result if shown else merge([])
     with picture:
         _origin(page, shown)
         dtype = _format(result)
@@ -49,7 +50,7 @@ def render(page: Page) -> None:
             alt="Bytes of cache a token by variant, each with how exact it is.",
             name="Cache bytes a token",
             rows=lambda: words.table(result, recorded=bool(shown and shown.recorded)),
-            note=words.provenance(result.get("about", {})),
+            note=provenance(result.get("about", {})),
         )
     with sentence:
         model = result.get("about", {}).get("model", page.model)
@@ -83,7 +84,7 @@ def _origin(page: Page, shown: Shown | None) -> None:
         badge(shown.origin, command)
         if not shown.result.get("complete"):
             st.badge("partial", color="orange", help="The run was stopped or is still going.")
-        st.caption(plain(words.provenance(about)))
+        st.caption(plain(provenance(about)))
     if shown.recorded and about.get("model") != page.model:
         st.caption(
             f":material/history: Shown is {plain(model_label(str(about.get('model'))))}, not "

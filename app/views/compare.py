@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import streamlit as st
 
-from app.ui import comparisons, links
+from app.ui import comparisons, links, recorded
 from app.ui.compare import choose, measure, support
 from app.ui.guard import plain
 from app.ui.view import Needs, Page, View
@@ -23,7 +23,7 @@ def render(page: Page) -> None:
     options = {k: e for k, e in every.items() if not support.refusal(e["variant"], e["config"], facts)}
     notices: list[str] = []
     _part_from_link(notices)
-    choose.from_link(comparisons.recorded_lines(), notices)
+    choose.from_link(recorded.lines(), notices)
     measure.from_link(page, options, notices)
     links.show_notices([*page.notices, *(n for n in links.keep_notices(notices) if n not in page.notices)])
 
@@ -46,7 +46,7 @@ def _part_from_link(notices: list[str]) -> None:
     of_measure = [k for k in st.query_params if k.startswith("compare_") and k not in (PART, *_OF_CHOOSE)]
     links.restore(PART, PARTS, notices)
     if PART not in st.session_state:
-        st.session_state[PART] = MEASURE if of_measure or "gates_run" in st.query_params else CHOOSE
+        st.session_state[PART] = MEASURE if of_measure else CHOOSE
 
 
 def _part_to_link() -> None:

@@ -12,9 +12,10 @@ from analysis.features.codes import head_of
 from app.ui import links, runs
 from app.ui.badges import badge
 from app.ui.features import cost, error, fewer, maps, picture, source, state, tile, use
-from app.ui.features.measured import find, recorded
+from app.ui.features.measured import find
 from app.ui.features.shown import Shown
 from app.ui.guard import guarded, plain
+from app.ui.recorded import document
 from app.ui.view import Needs, Page, View
 from focus_core.trace import Trace
 
@@ -84,7 +85,7 @@ def _notices(shown: Shown, notices: list[str]) -> None:
 def _tabs(shown: Shown) -> None:
     request = error.request_of(shown.page, shown.maps)
     # What was recorded is the shipped model's; another model's layers are measured here.
-    ships = recorded(f"features-{shown.page.model}.json") if "/" not in shown.page.model else None
+    ships = document(f"features-{shown.page.model}.json") if "/" not in shown.page.model else None
     measured = find(shown.page, error.KIND, request, ships)
     draw = [
         lambda: use.render(shown, measured),

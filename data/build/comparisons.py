@@ -19,7 +19,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from analysis.comparison import merge
+from analysis.measured import merge
 from focus_core import assets
 from focus_core.benchmark.comparison import compare
 from focus_core.jobs.files import write_json

@@ -10,6 +10,7 @@ from analysis import cache_cross as cross
 from analysis import cache_latent as latent
 from analysis import cache_orders as orders
 from analysis.cache_figures import bars, layer_errors, layer_map
+from analysis.measured import merge
 from focus_core.benchmark.cache_lines import counted_bytes
 from focus_core.variants import make
 from tests.app.fake_cache import DENSE, about, row
@@ -48,13 +49,13 @@ def test_the_answer_names_the_smallest_cache_of_each_kind_and_says_when_none_is_
     said = words.answer(result(row(SFA), row(other, 1e-5)))
     assert "SFA 32 keeps 4.99 kB (81.2 %) and is exact to rounding (0.00100 %); it says" in said
     assert "None of" not in said
-    assert words.answer(words.merge([])).startswith("Measure the caches")
+    assert words.answer(merge([])).startswith("Measure the caches")
     assert "No other cache" in words.answer(result())
 
 
 def test_rows_replace_earlier_ones_of_the_same_key():
     first, later = row(SFA), {**row(SFA), "agree": 0.9}
-    merged = words.merge([{"about": {"model": "a"}}, {"row": first}, {"row": later}])
+    merged = merge([{"about": {"model": "a"}}, {"row": first}, {"row": later}])
     assert [r["agree"] for r in merged["rows"]] == [0.9]
     assert merged["about"] == {"model": "a"}
 
@@ -68,7 +69,7 @@ def test_figures_escape_names_and_say_what_is_missing():
     key = whole["rows"][1]["key"]
     assert {bar.name for bar in bars(whole, "float16").data} >= {"✕ lost to rounding", "≈ approximate"}
     assert any("overflows" in trace.name for trace in layer_errors(whole, key).data)
-    for empty in (bars(words.merge([])), layer_errors(whole, "none"), layer_map(whole, "int8")):
+    for empty in (bars(merge([])), layer_errors(whole, "none"), layer_map(whole, "int8")):
         assert empty.layout.annotations[0].text
     assert len(words.layer_table(whole)) == 3 * 3 * 4
 
@@ -91,6 +92,27 @@ def test_operations_and_bytes_of_both_orders_are_the_papers():
     assert orders.crossover(d, h, 64, 413) < cross_at
     points = [{"order": orders.SECOND, "cached": 256, "ratio": {"median": 0.9, "p10": 0.8, "p90": 1.0, "n": 5}}]
     assert any("measured" in trace.name for trace in orders.figure(d, h, 1, 413.0, points).data)
+
+
+@pytest.mark.parametrize(
+    ("batch", "intensity", "said"),
+    [
+        (1, 413.0, "Order 2 never loses to dense here: 1.91× as fast at 131,072 tokens."),
+        (64, 93.0, "Order 2 loses to dense up to 55 cached tokens, while so large a batch keeps the card computing."),
+        (16, 10.0, "Order 2 loses to dense from 1 cached token on: it needs 66.0 operations a byte and the card has"),
+    ],
+)
+def test_where_order_two_loses_is_said_as_it_is(batch, intensity, said):
+    assert said in orders.sentence(3072, 32, batch, intensity)
+    slow = [n for n in range(1, 200) if orders.ratio(orders.SECOND, 3072, 32, n, batch, intensity) > 1 + 1e-9]
+    assert len(slow) == {413.0: 0, 93.0: 55, 10.0: 199}[intensity]
+
+
+def test_the_lines_of_the_orders_part_at_their_crossover():
+    first, second = orders.figure(3072, 32, 1, 413.0).data
+    at = list(first.x).index(orders.crossover(3072, 32, 1, 413.0))
+    assert first.y[at] == pytest.approx(second.y[at])
+    assert first.y[at + 1] > second.y[at + 1] * 1.1
 
 
 def test_presets_have_the_cached_numbers_that_the_paper_gives():

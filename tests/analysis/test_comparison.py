@@ -10,11 +10,11 @@ from analysis.comparison import (
     change_interval,
     lengths,
     losses,
-    merge,
     speed_verdicts,
     table,
     undecided,
 )
+from analysis.measured import merge
 from tests.comparisons import comparison, dense, row
 
 

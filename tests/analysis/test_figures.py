@@ -4,11 +4,11 @@ import numpy as np
 import plotly.graph_objects as go
 import pytest
 
-from analysis.comparison import merge
 from analysis.comparison_figures import gate_name, gate_rows, memory_bars, soft_to_hard, speed_by_length
 from analysis.frontier import RECORDED, frontier
 from analysis.layers_heads import layers_by_heads, of_trace
 from analysis.lines import colour, turns
+from analysis.measured import merge
 from focus_core.trace import Trace
 from tests.comparisons import comparison, dense, row
 

@@ -31,7 +31,7 @@ def start(monkeypatch, tmp_path):
     monkeypatch.setenv(fake.SECONDS, "0")
     monkeypatch.setattr(assets, "adapters", dict)
     monkeypatch.setattr(selection, "traces_folder", selection.traces_folder)
-    monkeypatch.setattr("app.ui.cache.lines.results_folder", lambda: tmp_path)
+    monkeypatch.setattr("app.ui.recorded.results_folder", lambda: tmp_path)
 
     def open_page(**query: str) -> AppTest:
         st.cache_resource.clear()

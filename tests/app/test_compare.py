@@ -30,7 +30,7 @@ def start(monkeypatch, tmp_path):
     monkeypatch.setattr(assets, "adapters", fake_compare.shipped)
     # The fake engine brings a shipped Trace of its own; the next test file finds the real ones again.
     monkeypatch.setattr(selection, "traces_folder", selection.traces_folder)
-    monkeypatch.setattr("app.ui.comparisons.results_folder", lambda: tmp_path)
+    monkeypatch.setattr("app.ui.recorded.results_folder", lambda: tmp_path)
 
     def open_page(**environment: str) -> AppTest:
         for name, value in environment.items():

@@ -27,7 +27,7 @@ def start(monkeypatch, tmp_path):
     monkeypatch.setenv("FOCUS_LAB_ENGINE", "tests.app.fake_compare:make")
     monkeypatch.setattr(assets, "adapters", fake_compare.shipped)
     monkeypatch.setattr(selection, "traces_folder", selection.traces_folder)
-    monkeypatch.setattr("app.ui.comparisons.results_folder", lambda: tmp_path)
+    monkeypatch.setattr("app.ui.recorded.results_folder", lambda: tmp_path)
     (tmp_path / "compare-smollm2-cpu.json").write_text(json.dumps(comparison()))
     (tmp_path / "eval-window.json").write_text(json.dumps(EVALUATION))
 

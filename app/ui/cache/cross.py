@@ -5,9 +5,9 @@ from __future__ import annotations
 import streamlit as st
 
 from analysis import cache_cross as cross
-from app.ui.cache import lines
 from app.ui.figure import plot
 from app.ui.guard import plain
+from app.ui.recorded import document
 
 RECORDED = "cache-cross-cpu.json"
 
@@ -24,7 +24,7 @@ def render() -> None:
         "times smaller Whisper cache counts the decoder's keys alone and leaves the encoder's output out; its 32 times "
         "smaller T5-11B cache is the factor of one layer."
     )
-    measured = lines.document(RECORDED)
+    measured = document(RECORDED)
     if measured is not None:
         about = measured["about"]
         st.markdown("**Measured on tiny random models of the real classes**")

@@ -7,9 +7,9 @@ from typing import Any
 import streamlit as st
 
 from analysis import cache_latent as latent
-from app.ui.cache import lines
 from app.ui.figure import plot
 from app.ui.guard import plain
+from app.ui.recorded import documents
 from app.ui.runs import model_label
 from app.ui.view import Page
 
@@ -18,7 +18,7 @@ PREFIX = "latent-"
 
 def render(page: Page) -> None:
     """Draw the tab."""
-    found = lines.documents(PREFIX)
+    found = documents(PREFIX)
     own = next((d for d in found if d["about"]["model"] == page.model), next(iter(found), None))
     if own is not None:
         _by_rank(own)

@@ -6,8 +6,9 @@ from typing import Any
 
 import streamlit as st
 
-from analysis.cache import GATE, GRADES, dtypes, error_text, grade, layer_table, others, provenance
+from analysis.cache import GATE, GRADES, dtypes, error_text, grade, layer_table, others
 from analysis.cache_figures import layer_errors, layer_map
+from analysis.measured import provenance
 from analysis.numbers import NONE, sig3
 from app.ui.figure import plot
 from app.ui.guard import plain

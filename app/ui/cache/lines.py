@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
 from typing import Any
 
 import streamlit as st
 
-from analysis.cache import merge
 from analysis.captions import settings as in_words
+from analysis.measured import merge
 from app.ui import links, selection
-from app.ui.comparisons import Shown, job_of, results_folder
+from app.ui.comparisons import Shown, job_of
+from app.ui.recorded import documents
 from app.ui.settings import variant_label
 from app.ui.view import Page
 from focus_core.benchmark.cache_lines import CACHE_FIELD, MOST, cache_lines, counted_bytes, settings_of, usual
@@ -67,8 +66,7 @@ def request(page: Page, lines: list[dict[str, Any]], prompt: int) -> dict[str, A
     again = st.session_state.get("_cache_again", 0)
     return {
         "model": page.model,
-        "text_name": page.text.name,
-        "text": None if page.text.name else page.text.text,
+        **page.text.fields,
         "entries": entries,
         "prompt": prompt,
         "decoded": DECODED,
@@ -86,7 +84,7 @@ def find(page: Page, wanted: dict[str, Any] | None) -> Shown | None:
         return Shown(result, "live", job_id)
     if page.model in last and (result := _result(page, last[page.model])):
         return Shown(result, "earlier settings", last[page.model])
-    found = recorded()
+    found = shipped()
     own = [d for d in found if d["about"].get("model") == page.model]
     return next((Shown(d, "recorded") for d in [*own, *found]), None)
 
@@ -120,32 +118,7 @@ def _result(page: Page, job_id: str) -> dict[str, Any] | None:
     return parts if parts["rows"] else None
 
 
-def recorded() -> list[dict[str, Any]]:
+def shipped() -> list[dict[str, Any]]:
     """Shipped measurements of caches, those of a model with a key a query head first."""
-    found = [d for d in documents() if d.get("rows") and "kv_heads" in d.get("about", {})]
+    found = [d for d in documents(PREFIX) if d.get("rows") and "kv_heads" in d.get("about", {})]
     return sorted(found, key=lambda d: d["about"]["kv_heads"] < d["about"]["heads"])
-
-
-def document(name: str) -> dict[str, Any] | None:
-    """One shipped document of this page by its file's name; None when it does not ship."""
-    return next((d for d in documents() if d["file"] == name), None)
-
-
-def documents(prefix: str = PREFIX) -> list[dict[str, Any]]:
-    """The shipped results whose files' names begin so."""
-    folder = results_folder()
-    paths = sorted(folder.glob(f"{prefix}*.json"))
-    return _read(tuple(map(str, paths)), max((p.stat().st_mtime for p in paths), default=0.0))
-
-
-@st.cache_data(show_spinner=False, max_entries=4)
-def _read(paths: tuple[str, ...], modified: float) -> list[dict[str, Any]]:
-    found = []
-    for path in map(Path, paths):
-        try:
-            value = json.loads(path.read_text("utf-8"))
-        except ValueError:
-            continue
-        if isinstance(value, dict):
-            found.append({**value, "file": path.name})
-    return found

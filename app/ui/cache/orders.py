@@ -9,9 +9,9 @@ import streamlit as st
 from analysis import cache_orders as orders
 from analysis.cache_card import PRESETS
 from analysis.numbers import sig3
-from app.ui.cache import lines
 from app.ui.figure import plot
 from app.ui.guard import fragment, plain
+from app.ui.recorded import document
 
 BATCH, CARD, INTENSITY, SHAPE = "cache_batch", "cache_chip", "cache_intensity", "cache_width"
 BATCHES = (1, 4, 16, 64, 256)
@@ -26,7 +26,7 @@ def render(result: dict[str, Any]) -> None:
 
 
 def _draw(result: dict[str, Any]) -> None:
-    measured = lines.document(RECORDED)
+    measured = document(RECORDED)
     shapes = _shapes(result, measured)
     with st.container(horizontal=True, vertical_alignment="bottom", gap="medium"):
         named = st.selectbox("Shape", list(shapes), key=SHAPE, bind="query-params", width=220)

@@ -13,7 +13,7 @@ from analysis import choose as words
 from analysis.choose import Ask, Choice, Line
 from analysis.choose_figures import bytes_on_a_card
 from analysis.records import Record, full, of_model
-from app.ui import comparisons, links
+from app.ui import links, recorded
 from app.ui.compare import measure, support
 from app.ui.figure import plot
 from app.ui.guard import plain
@@ -64,7 +64,7 @@ def render(
     """
     shape = shape_of(page.model)
     mine = None if shape is None else (shape.heads, shape.kv_heads, shape.head_dim)
-    found = [r for r in comparisons.recorded_lines() if r.served and of_model(r, page.model, mine)]
+    found = [r for r in recorded.lines() if r.served and of_model(r, page.model, mine)]
     ask = _controls(found)
     choices = words.choose(
         _lines(page, options, facts),

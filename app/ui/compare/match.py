@@ -8,7 +8,7 @@ import pandas as pd
 import streamlit as st
 
 from analysis import matching as words
-from analysis.comparison import merge
+from analysis.measured import merge
 from app.ui import comparisons, links, selection
 from app.ui.guard import plain, show_error
 from app.ui.jobs import about, job_status

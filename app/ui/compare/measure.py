@@ -10,6 +10,7 @@ import streamlit as st
 from analysis import comparison as words
 from analysis.comparison_figures import memory_bars, speed_by_length
 from analysis.frontier import MEASURES, frontier
+from analysis.measured import merge, provenance
 from app.ui import comparisons, links, runs, selection
 from app.ui import gates as gate_tab
 from app.ui.compare import match
@@ -44,7 +45,7 @@ def render(page: Page, options: dict[str, dict[str, Any]], say: Callable[[str], 
         _run(page, request)
     shown = comparisons.find(page, request, SLOT, "compare")
     comparisons.to_link(page, SLOT, shown)
-    result = shown.result if shown else words.merge([])
+    result = shown.result if shown else merge([])
     _size_from_link(shown, words.lengths(result))
     with picture:
         _origin(shown)
@@ -226,7 +227,7 @@ def _origin(shown: Shown | None) -> None:
             st.badge(shown.origin, color=color, help=words.BADGES[shown.origin])
         if not shown.result.get("complete"):
             st.badge("partial", color="orange", help=words.BADGES["partial"])
-        st.caption(plain(words.provenance(about)), help=_how(about, where))
+        st.caption(plain(provenance(about)), help=_how(about, where))
     if words.was_busy(about):
         st.caption(
             f":material/warning: The machine was busy when the run began (load {about['load_before']:.1f} on "
@@ -284,7 +285,7 @@ def _picture(page: Page, shown: Shown | None, result: dict[str, Any]) -> int:
         key="compare_frontier",
         alt=f"Perplexity change against {MEASURES[measure or 'time'].lower()} at {size:,} tokens, one point a variant.",
         name=f"Quality against {MEASURES[measure or 'time'].lower()} at {size} tokens",
-        note=words.provenance(result.get("about", {})),
+        note=provenance(result.get("about", {})),
     )
     for said in words.losses(result, size, measure or "time"):
         st.markdown(f":orange[:material/trending_down:] {plain(said)}")
@@ -338,7 +339,7 @@ def _speed(result: dict[str, Any]) -> None:
         key="compare_speed",
         alt="Time over dense's by length: measured with its spread, and counted.",
         name=f"Speed by length, {'attention alone' if part == 'attention' else 'whole prefill'}",
-        note=words.provenance(result.get("about", {})),
+        note=provenance(result.get("about", {})),
     )
     for said in words.speed_verdicts(result, "ratio" if part != "attention" else "attention_ratio"):
         st.markdown(f"- {plain(said)}")
@@ -354,7 +355,7 @@ def _memory(result: dict[str, Any]) -> None:
         key="compare_memory",
         alt="Peak memory of the prefill by length and variant.",
         name="Peak memory by length",
-        note=words.provenance(result.get("about", {})),
+        note=provenance(result.get("about", {})),
     )
     how = result.get("about", {}).get("peak_how")
     st.caption(

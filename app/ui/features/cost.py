@@ -7,9 +7,10 @@ from typing import Any
 import streamlit as st
 
 from analysis.features import cost as words
-from app.ui.features.measured import Measured, find, recorded, run_button
+from app.ui.features.measured import Measured, find, run_button
 from app.ui.features.shown import Shown
 from app.ui.figure import plot
+from app.ui.recorded import document
 from app.ui.view import Page
 
 KIND = "feature_speed"
@@ -34,7 +35,7 @@ def request_of(page: Page, shown: Shown) -> dict[str, Any]:
 def render(shown: Shown, measured: Measured | None) -> None:
     """Draw the tab."""
     request = request_of(shown.page, shown)
-    ships = recorded("feature-speed-cpu.json") if request["head_dim"] == 64 else None
+    ships = document("feature-speed-cpu.json") if request["head_dim"] == 64 else None
     speed = find(shown.page, KIND, request, ships)
     rows = bool(speed and speed.result["rows"])
     if speed is not None and rows and measured is None:

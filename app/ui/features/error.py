@@ -36,8 +36,7 @@ def request_of(page: Page, adapter: str) -> dict[str, Any] | None:
         return None
     return {
         "model": page.model,
-        "text_name": page.text.name,
-        "text": None if page.text.name else page.text.text,
+        **page.text.fields,
         "limit": min(LIMIT, page.text.limit or LIMIT),
         "adapter": None if adapter == maps.NONE else adapter,
     }

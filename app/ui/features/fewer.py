@@ -6,8 +6,8 @@ import streamlit as st
 
 from analysis.features import pairs as words
 from app.ui.badges import badge
-from app.ui.features.measured import recorded
 from app.ui.figure import plot
+from app.ui.recorded import document
 from app.ui.settings import variant_label
 
 NAME = "fewer-pairs-smollm2.json"
@@ -15,7 +15,7 @@ NAME = "fewer-pairs-smollm2.json"
 
 def render() -> None:
     """Draw the tab."""
-    result = recorded(NAME)
+    result = document(NAME)
     if result is None or not result["rows"]:
         st.info("Nothing was recorded: `python -m data.build.fewer_pairs` does.", icon=":material/straighten:")
         return

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +12,6 @@ from app.ui.badges import badge
 from app.ui.guard import show_error
 from app.ui.jobs import about, job_status
 from app.ui.view import Page
-from focus_core import assets
 from focus_core.errors import FocusError
 
 
@@ -39,18 +37,6 @@ class Measured:
         where = f"{about_it.get('time', '')}, {about_it.get('device', '')}"
         command = self.result.get("command")
         badge("live" if self.live else "recorded", where + (f"; {command}" if command else "") + ".")
-
-
-@st.cache_data(max_entries=8, show_spinner=False)
-def _read(path: str, modified: float) -> dict[str, Any]:
-    with open(path, encoding="utf-8") as file:
-        return json.load(file)
-
-
-def recorded(name: str) -> dict[str, Any] | None:
-    """A recorded result that ships; None where there is none."""
-    path = assets.DATA / "results" / name
-    return _read(str(path), path.stat().st_mtime) if path.is_file() else None
 
 
 def find(page: Page, kind: str, request: dict[str, Any] | None, shipped: dict[str, Any] | None) -> Measured | None:

@@ -14,8 +14,8 @@ from app.ui.badges import badge
 from app.ui.figure import plot
 from app.ui.guard import fragment, plain, show_error
 from app.ui.jobs import about, sentence
+from app.ui.recorded import results_folder
 from app.ui.view import Page
-from focus_core import assets
 from focus_core.errors import FocusError
 from focus_core.jobs.files import read_json
 
@@ -159,11 +159,6 @@ def _what(settings: dict[str, Any], records: list[dict[str, Any]]) -> str:
 
 
 # ---- recorded and live ----------------------------------------------------------------------------------------------
-
-
-def results_folder() -> Path:
-    """Where the recorded experiments ship."""
-    return assets.DATA / "results"
 
 
 def _recorded(which: str) -> dict[str, Any]:

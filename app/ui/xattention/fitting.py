@@ -57,7 +57,7 @@ def fit_box(page: Page) -> None:
         "recall": goal or 0.95,
     }
     if source == "text" and page.text is not None:
-        request |= {"text_name": page.text.name, "text": None if page.text.name else page.text.text}
+        request |= page.text.fields
     _run(page, "fit", request, "Fit thresholds")
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +15,9 @@ from app.ui import links
 from app.ui.badges import badge
 from app.ui.figure import plot
 from app.ui.guard import plain
+from app.ui.recorded import document
 from app.ui.view import Page
 from app.ui.xattention import state
-from focus_core import assets
 
 SCOPE = "xa_scope"
 HEAD, LAYER, LONG = "head", "layer", "recorded"
@@ -121,14 +120,8 @@ def curve_name(setting: Setting) -> str:
 
 def recorded(model: str) -> dict[str, Any] | None:
     """The recording on a long text, where it is of this model."""
-    path = assets.DATA / "results" / RECORDED
-    found = _document(str(path), path.stat().st_mtime) if path.is_file() else None
+    found = document(RECORDED)
     return found if found is not None and found["about"]["model"] == model else None
-
-
-@st.cache_resource(max_entries=2, show_spinner=False)
-def _document(path: str, modified: float) -> dict[str, Any]:
-    return json.loads(Path(path).read_text("utf-8"))
 
 
 def _long_label(found: dict[str, Any] | None) -> str:

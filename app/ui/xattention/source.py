@@ -82,7 +82,7 @@ def _live(page: Page) -> Source | None:
         if job is None or job.kind != "trace" or job.state != "done" or not job.result:
             continue
         asked = job.request
-        wanted = (page.model, text.name, None if text.name else text.text, text.limit)
+        wanted = (page.model, *text.fields.values(), text.limit)
         if (asked["model"], asked.get("text_name"), asked.get("text"), asked.get("limit")) != wanted:
             continue
         trace = _read(job.result["trace"])

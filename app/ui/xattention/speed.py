@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
 from typing import Any
 
 import streamlit as st
@@ -12,19 +10,18 @@ from analysis.xattention import speed as words
 from app.ui.badges import badge
 from app.ui.figure import plot
 from app.ui.guard import plain
+from app.ui.recorded import document
 from app.ui.view import Page
-from focus_core import assets
 
 RECORDED = "bench-xattention-cpu.json"
 
 
 def render(page: Page) -> None:
     """Draw the tab."""
-    path = assets.DATA / "results" / RECORDED
-    if not path.is_file():
+    found = document(RECORDED)
+    if found is None:
         st.caption("Nothing is recorded here. `python -m benchmarks.xattention` measures it.")
         return
-    found = _document(str(path), path.stat().st_mtime)
     st.markdown(f"**{words.sentence(found)}**")
     with st.container(horizontal=True, vertical_alignment="center", gap="small"):
         badge("recorded", words.where(found))
@@ -57,8 +54,3 @@ def _columns() -> dict[str, Any]:
         "10th percentile": number(format="%.2f"),
         "90th percentile": number(format="%.2f"),
     }
-
-
-@st.cache_resource(max_entries=1, show_spinner=False)
-def _document(path: str, modified: float) -> dict[str, Any]:
-    return json.loads(Path(path).read_text("utf-8"))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,7 @@ import pandas as pd
 import streamlit as st
 
 from analysis.xattention import thresholds as words
-from app.ui import settings
+from app.ui import recorded, settings
 from app.ui.badges import badge
 from app.ui.export import document, saveable
 from app.ui.figure import plot
@@ -20,7 +19,6 @@ from app.ui.guard import plain
 from app.ui.mask.heads import choose
 from app.ui.view import Page
 from app.ui.xattention import fitting
-from focus_core import assets
 
 CHOICE = "xa_fitted"
 KIND = "thresholds"
@@ -109,9 +107,9 @@ def _grid(page: Page, name: str, values: np.ndarray, record: dict[str, Any], con
 def _evaluations(entry: dict[str, Any]) -> None:
     """What the adapter's own evaluations say, where they lie beside it."""
     folder = Path(entry["path"])
-    plain_ = _document(folder / "eval-plain.json")
+    plain_ = recorded.document("eval-plain.json", folder)
     for file, name in (("eval-fitted.json", "fitted"), ("eval-fitted-88.json", "fitted to 88 %")):
-        found = _document(folder / file)
+        found = recorded.document(file, folder)
         if found and plain_:
             st.markdown(f"- {words.judged(found, plain_, name)}")
 
@@ -151,7 +149,7 @@ def _thresholds(path: str, modified: float) -> np.ndarray | None:
 
 def _programme(page: Page) -> None:
     live = fitting.result_of(page, "programme")
-    shipped = _document(assets.DATA / "results" / RECORDED) or {}
+    shipped = recorded.document(RECORDED) or {}
     record = live["record"] if live else shipped.get("record") if shipped.get("model") == page.model else None
     if record is None:
         st.caption("It has not run for this model yet.")
@@ -183,12 +181,3 @@ def _programme(page: Page) -> None:
                 "Pairs kept, %": st.column_config.NumberColumn(format="%.2f"),
             },
         )
-
-
-def _document(path: Path) -> dict[str, Any] | None:
-    return _read(str(path), path.stat().st_mtime) if path.is_file() else None
-
-
-@st.cache_resource(max_entries=8, show_spinner=False)
-def _read(path: str, modified: float) -> dict[str, Any]:
-    return json.loads(Path(path).read_text("utf-8"))
