@@ -6,7 +6,7 @@ import dataclasses
 from typing import TYPE_CHECKING, Any
 
 from focus_core import assets
-from focus_core.benchmark.entries import BASELINE, key_of
+from focus_core.benchmark.entries import BASELINE
 from focus_core.errors import FocusError, InvalidInput
 from focus_core.handlers._shapes import fits
 from focus_core.variants import VARIANTS, Variant, make
@@ -83,11 +83,6 @@ def usual(lines: list[dict[str, Any]], dense: float, most: int = MOST) -> list[d
         return about_caches or (line["counted"] < dense and line["rank"] < OTHER_CHOICES)
 
     return list(filter(wanted, lines))[:most]
-
-
-def line_key(line: dict[str, Any]) -> str:
-    """The identity of a line, as the rows of a result carry it."""
-    return key_of(settings_of(line), line.get("adapter"))
 
 
 def settings_of(line: dict[str, Any]) -> Variant:

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from focus_core.benchmark import caches
-from focus_core.benchmark.cache_lines import cache_lines, counted_bytes, line_key, usual
+from focus_core.benchmark.cache_lines import cache_lines, counted_bytes, settings_of, usual
 from focus_core.benchmark.cache_probe import DTYPES, Replay, cast, decode, storage_by_layer
 from focus_core.errors import Cancelled, InvalidInput, TooLarge
 from focus_core.handlers import cache as handler
@@ -124,7 +124,7 @@ def test_lines_come_from_the_registry_and_the_savers_first():
     dense = counted_bytes(make("dense"), facts, 4)
     assert {line["variant"] for line in lines} <= set(VARIANTS) - {"dense", "window"}
     assert {line["variant"] for line in lines if line["counted"] == dense} <= {"slim"}
-    assert len({line_key(line) for line in lines}) == len(lines)
+    assert len({(settings_of(line), line["adapter"]) for line in lines}) == len(lines)
     assert {"features": 8} in [line["config"] for line in lines if line["variant"] == "sfa"]
     taken = usual(lines, dense)
     assert all(line["counted"] < dense or hasattr(VARIANTS[line["variant"]], "cache") for line in taken)

@@ -11,15 +11,16 @@ import triton
 import triton.language as tl
 
 LOG2_E = 1 / math.log(2)
-NOTHING = -1e30
-"""Running maximum of a row that has seen no key: finite, so that no difference of two infinities arises."""
 
 
 @triton.jit
 def block_step(
     q, k, v, keep, m, l, acc, unit, cap_in, cap_out, MASKED: tl.constexpr, CAPPED: tl.constexpr, DOT: tl.constexpr
 ):
-    """One block of keys into the running softmax: maximum m (base 2), sum l and output acc of each row."""
+    """One block of keys into the running softmax: maximum m (base 2), sum l and output acc of each row.
+
+    A row that has seen no key has the maximum -1e30: finite, so that no difference of two infinities arises.
+    """
     x = tl.dot(q, tl.trans(k), input_precision=DOT)
     if CAPPED:
         x = cap_out * (1.0 - 2.0 / (tl.exp2(x * cap_in) + 1.0))
