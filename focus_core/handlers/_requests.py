@@ -155,7 +155,7 @@ def build_variant(request: dict[str, Any], model: Any) -> tuple[Variant, Any, st
     """
     name, config = request.get("variant", "dense"), request.get("config") or {}
     folder = adapter_folder(request.get("adapter"))
-    lora = _kind(folder) == LORA
+    lora = adapter_kind(folder) == LORA
     if folder is None or (VARIANTS[name].adapter_kind is None and not lora):
         return make(name, config), None, None
     from focus_core.adapter import load_adapter
@@ -165,7 +165,8 @@ def build_variant(request: dict[str, Any], model: Any) -> tuple[Variant, Any, st
     return make(name, {**serve, **config}), adapter, request["adapter"]
 
 
-def _kind(folder: Path | None) -> str | None:
+def adapter_kind(folder: Path | None) -> str | None:
+    """What an adapter's folder says it is, read without torch; None without a folder or a word."""
     document = read_json(folder / "focus_config.json") if folder is not None else None
     return document.get("kind") if isinstance(document, dict) else None
 

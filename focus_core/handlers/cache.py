@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from focus_core.benchmark.cache_lines import MOST, cache_lines, counted_bytes, usual
+from focus_core.benchmark.cache_lines import cache_lines, counted_bytes, usual
 from focus_core.benchmark.cache_probe import DTYPES
 from focus_core.benchmark.caches import DECODED, PROMPT, REPEATS, REPLAYED, TIMED
 from focus_core.errors import InvalidInput
@@ -70,11 +70,6 @@ def run(request: dict[str, Any], context: Any) -> dict[str, Any]:
     text, name = requests.text_of(request)
     prompt, decoded, repeats = _sizes(request)
     entries = _checked(request)
-
-    def adapter(name: str) -> Any:
-        folder = requests.adapter_folder(name)
-        return None if folder is None else load_adapter(folder, loaded.model)
-
     loaded = context.model(requests.model_name(request))
     if entries is None:
         entries = usual_entries(loaded.name, loaded.facts)
@@ -85,7 +80,7 @@ def run(request: dict[str, Any], context: Any) -> dict[str, Any]:
         prompt=prompt,
         decoded=decoded,
         repeats=repeats,
-        load_adapter=adapter,
+        load_adapter=lambda adapter: load_adapter(requests.adapter_folder(adapter), loaded.model),
         progress=context.progress,
         partial=context.partial,
         cancel=context.cancelled,
@@ -96,7 +91,7 @@ def run(request: dict[str, Any], context: Any) -> dict[str, Any]:
 
 def usual_entries(model: str, shape: Any) -> list[dict[str, Any]]:
     """The entries of a request that names none."""
-    return usual(cache_lines(model, shape), counted_bytes(make("dense"), shape, 4), MOST)
+    return usual(cache_lines(model, shape), counted_bytes(make("dense"), shape, 4))
 
 
 def _sizes(request: dict[str, Any]) -> tuple[int, int, int]:

@@ -96,13 +96,8 @@ def measure(
 
 def _check_adapter(request: dict[str, Any]) -> None:
     folder = requests.adapter_folder(request.get("adapter"))
-    if folder is None:
-        return
-    from focus_core.jobs.files import read_json
-
-    document = read_json(folder / "focus_config.json")
-    kind = document.get("kind") if isinstance(document, dict) else None
-    if kind != KIND:
+    kind = requests.adapter_kind(folder)
+    if folder is not None and kind != KIND:
         raise InvalidInput(
             f"The adapter is of kind {kind}, and maps of queries and keys are of kind {KIND}.",
             "Choose one of kind sfa, or none.",
