@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from focus_core.errors import Cancelled, InvalidInput, Unsupported
+from focus_core.models.loading import DTYPES
 from focus_core.slim_layer import Parts, between, parts_of
 
 if TYPE_CHECKING:
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
 
     from focus_core.routing.slim_forms import SlimForms
 
-DTYPES = ("float32", "bfloat16", "float16")
 LIMIT = 0.05
 """Largest relative error of a form that serves: the bound of the authors' own study."""
 _LABELS = {"k": "values from keys", "x": "the layer's input", "v": "keys from values"}

@@ -27,8 +27,8 @@ from focus_core.evaluation.latent_ranks import by_rank, measured
 from focus_core.jobs.files import write_json
 from focus_core.models.catalog import SMALL
 from focus_core.models.loading import load_model
-from focus_core.routing.factorise import WEIGHTINGS, default_rotary
-from focus_core.training.settings import TrainSettings
+from focus_core.routing.factorise import default_rotary
+from focus_core.training.settings import WEIGHTINGS, TrainSettings
 from focus_core.training.trainer import train
 from focus_core.variants import make
 

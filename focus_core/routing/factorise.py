@@ -22,13 +22,13 @@ from torch import nn
 from focus_core.errors import InvalidInput, Unsupported
 from focus_core.models.projections import Projection, projections_of
 from focus_core.routing.latent import LatentFactors, LatentSettings
+from focus_core.training.settings import WEIGHTINGS
 
 if TYPE_CHECKING:
     from focus_core.models.facts import ModelFacts
     from focus_core.variants.base import AttentionCall, Variant
 
 Progress = Callable[[float, str], None] | None
-WEIGHTINGS = ("activations", "weights")
 _QUERIES = 16
 """Queries of a window whose scores say which rotations matter."""
 _RIDGE = 1e-6
