@@ -49,7 +49,7 @@ measure() {
 # On a CPU; its evaluations, of four windows, lie beside the adapter. At 88 % of dense attention it keeps about as many
 # pairs as 0.9 for all does: that fit is measured and not shipped.
 thresholds() {
-  local out=$adapters/smollm2-thresholds fewer=.work/thresholds-88
+  local out=$adapters/smollm2-thresholds fewer=build/thresholds-88
   local fit=(thresholds --model smollm2 --context 4096 --windows 2 --device cpu)
   local read=(eval --model smollm2 --variant xattention --text persuasion --context 4096 --windows 4 --device cpu)
   "$python" -m focus_core "${fit[@]}" --recall 0.95 --out "$out"
@@ -58,7 +58,7 @@ thresholds() {
   "$python" -m focus_core "${read[@]}" --dtype float32 --adapter "$fewer" --json "$out/eval-fitted-88.json"
   "$python" -m focus_core "${read[@]}" --dtype float32 --json "$out/eval-plain.json"
   "$python" -m focus_core thresholds --model smollm2 --set block=64 --set stride=8 --context 1024 --windows 1 \
-    --programme 4 --device cpu --out .work/programme --json "$results/xattention-programme.json"
+    --programme 4 --device cpu --out build/programme --json "$results/xattention-programme.json"
 }
 
 case ${1:-} in

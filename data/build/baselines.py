@@ -126,7 +126,8 @@ def slim(path: Path, command: list[str], training: dict[str, Any] | None) -> Non
 
 def table() -> dict[str, Any]:
     """Every training run that lies in build/baselines: its best perplexity on the validation slice."""
-    runs, environment = [], None
+    runs: list[dict[str, Any]] = []
+    environments: dict[str, dict[str, Any]] = {}
     for place in sorted((WORK / "runs").iterdir()):
         name, _, rate = place.name.rpartition("-")
         config = read_json(place / "focus_config.json")
@@ -135,7 +136,8 @@ def table() -> dict[str, Any]:
         record = config["record"]
         made, steps = record["settings"], record["settings"]["steps"]
         ended = steps if (place / "training_record.json").exists() else record["step"]
-        environment = environment or record["environment"]
+        where = {key: value for key, value in record["environment"].items() if key != "time"}
+        environments.setdefault(where["device"], where)
         runs.append(
             {
                 "line": name,
@@ -151,14 +153,16 @@ def table() -> dict[str, Any]:
                 "tokens": ended * made["batch"] * made["context"],
                 "validation_ppl": record["served_validation_ppl"],
                 "dense_validation_ppl": record["dense_validation_ppl"],
-                "device": record["environment"]["device"],
+                "device": where["device"],
+                "time": record["environment"]["time"],
             }
         )
     about = {
         "what": "perplexity on the validation slice of the novels, 16 windows of 1,024 tokens, at the best validation",
+        "runs_by": "python -m data.build.baselines all",
         "cut_off": "where steps is less than steps_asked the machine's time ended, and the adapter was not kept",
-        "command": "python -m data.build.baselines all, then table",
-        "environment": environment,
+        "command": "python -m data.build.baselines table",
+        "environments": environments,
     }
     return {"about": about, "runs": runs}
 

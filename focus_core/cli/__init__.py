@@ -1,7 +1,8 @@
 """One file a command; a file in this folder that defines ``SUMMARY``, ``configure``, ``run`` and ``table`` is one.
 
-``configure(parser)`` adds the arguments, ``run(args)`` returns the document that ``--json`` writes and ``table``
-shows that document to a person. Nothing here imports torch before a command runs.
+``configure(parser)`` adds the arguments, ``run(args)`` returns the document that ``--json`` writes, with the command
+that made it where it is a dict, and ``table`` shows that document to a person. Nothing here imports torch before a
+command runs.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import argparse
 import importlib
 import pkgutil
+import shlex
 import sys
 from collections.abc import Sequence
 from types import ModuleType
@@ -61,6 +63,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             check_writable(args.json)
         document = args.module.run(args)
         if args.json is not None:
+            if isinstance(document, dict):
+                given = sys.argv[1:] if arguments is None else arguments
+                document["command"] = shlex.join(["python", "-m", "focus_core", *given])
             write_json(document, args.json)
         else:
             print(args.module.table(document))

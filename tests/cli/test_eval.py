@@ -39,6 +39,7 @@ def test_the_document_has_every_field(command, tiny_folder, text_file):
     assert (found["windows"], found["context"], found["tokens"]) == (3, 64, 189)
     assert (found["device"], found["dtype"]) == ("cpu", "float32")
     assert found["leak"] < 1e-4
+    assert found["command"].startswith(f"python -m focus_core eval --model {tiny_folder} --variant window --set")
 
 
 def test_focus_serves_its_adapters_settings_and_set_overrides_them(command, tiny_folder, text_file, adapter):
