@@ -98,11 +98,6 @@ def unreached(found: dict[str, Any], labels: dict[str, str]) -> list[str]:
     return said
 
 
-def refused(one: dict[str, str]) -> str:
-    """A sentence for a line that the model cannot take."""
-    return f"{one['label']} was left out: {one['reason']} {one['hint']}".strip()
-
-
 def how(about: dict[str, Any]) -> str:
     """Where the values come from."""
     windows = f"{about['windows']} window{'s' if about['windows'] != 1 else ''} of {about['length']:,} tokens"

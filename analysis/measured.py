@@ -34,3 +34,8 @@ def provenance(about: dict[str, Any]) -> str:
     text = about.get("text") or "your text"
     parts = [about.get("model"), about.get("dtype"), where.get("device"), text, str(where.get("time", ""))[:10]]
     return ", ".join(str(part) for part in parts if part)
+
+
+def refused(one: dict[str, str]) -> str:
+    """A sentence for a line that the model cannot take."""
+    return f"{one['label']} was left out: {one['reason']} {one['hint']}".strip()

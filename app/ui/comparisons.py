@@ -1,16 +1,12 @@
-"""The Compare page's material: what can be compared, the request, and the result that is shown."""
+"""The Compare page's material: what can be compared, the request, and what was recorded."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
-import streamlit as st
-
 from analysis.comparison import recorded_row
-from analysis.measured import merge
 from analysis.records import full, own_name
-from app.ui import links, recorded, selection
+from app.ui import recorded
 from app.ui.settings import adapters_for, serve_defaults, variant_label
 from app.ui.view import Page
 from focus_core import assets
@@ -23,26 +19,6 @@ TEMPERATURES = (1.0, 0.3, 0.1, 0.03)
 KIND = "compare"
 _SAID = ("groups", "query_topk", "key_topk", "window", "sinks", "gate", "temperature", "backend")
 """Settings that a line's name has in a form of its own, or leaves out."""
-
-
-@dataclass(frozen=True)
-class Shown:
-    """A result and where it comes from.
-
-    Attributes:
-        result: the comparison, or what of it has arrived.
-        origin: ``live``, ``recorded`` or ``earlier settings``.
-        job_id: the job behind it; None when it is recorded.
-    """
-
-    result: dict[str, Any]
-    origin: str
-    job_id: str | None = None
-
-    @property
-    def recorded(self) -> bool:
-        """Whether it was measured before and shipped."""
-        return self.origin == "recorded"
 
 
 def short(variant: str, config: dict[str, Any], adapter: str | None = None) -> str:
@@ -152,9 +128,8 @@ def request(
     text = text_fields(page, novel)
     if text is None or not entries or not lengths:
         return None
-    again = st.session_state.get("_compare_again", 0)
     fields = {"entries": entries, "lengths": sorted(lengths), "repeats": repeats, "windows": windows}
-    return {"model": page.model, **text, **fields, **({"again": again} if again else {})}
+    return {"model": page.model, **text, **fields}
 
 
 def gate_entries(page: Page) -> list[dict[str, Any]]:
@@ -174,62 +149,9 @@ def gate_entries(page: Page) -> list[dict[str, Any]]:
     return entries
 
 
-def find(page: Page, wanted: dict[str, Any] | None, slot: str, prefix: str) -> Shown | None:
-    """What to draw: this request's result or what of it has arrived, else the last one, else the recorded one.
-
-    Args:
-        page: the page.
-        wanted: the request; None while the choices are incomplete.
-        slot: which of the page's results, to remember the last one of.
-        prefix: beginning of the recorded files' names.
-    """
-    last: dict[str, str] = st.session_state.setdefault("_compared", {})
-    job_id = selection.asked(wanted) if wanted else None
-    if job_id and (result := _result(page, job_id)):
-        last[slot] = job_id
-        return Shown(result, "live", job_id)
-    if slot in last and (result := _result(page, last[slot])):
-        return Shown(result, "earlier settings", last[slot])
-    shipped = [d for d in recorded.documents(prefix) if d.get("rows")]
-    same = [d for d in shipped if d["about"].get("model") == page.model]
-    return next((Shown(d, "recorded") for d in [*same, *shipped]), None)
-
-
-def from_link(page: Page, slot: str, notices: list[str]) -> None:
-    """Open the comparison that the link names; one that is gone is said, and the link's choices stay."""
-    key = links.opening(f"{slot}_run")
-    job = page.engine.find(key) if key else None
-    if job is not None and job.kind == KIND:
-        st.session_state.setdefault("_reopened", {})[job.id] = job
-        selection.remember(job.request, job.id)
-        if "again" in job.request:
-            st.session_state["_compare_again"] = job.request["again"]
-    elif key:
-        notices.append(f"The comparison {key[:12]} of the link is not on this machine; its choices are set.")
-
-
-def to_link(page: Page, slot: str, shown: Shown | None) -> None:
-    """Put the id of the comparison that is shown into the address, so that a link opens it again."""
-    job = job_of(page, shown.job_id) if shown is not None and shown.origin == "live" else None
-    links.write(f"{slot}_run", getattr(job, "key", "") if job is not None and job.state == "done" else "")
-
-
-def job_of(page: Page, job_id: str | None) -> Any:
-    """A job of this session, or one that a link opened; None when there is none."""
-    if job_id is None:
-        return None
-    return page.engine.get(job_id) or st.session_state.get("_reopened", {}).get(job_id)
-
-
-def redraw_when_more(engine: Any, job: Any) -> None:
-    """Draw the page again whenever this running job has handed over another row."""
-    st.fragment(_when_more, run_every=1.0)(engine, job.id, len(job.partial))
-
-
-def _when_more(engine: Any, job_id: str, seen: int) -> None:
-    job = engine.get(job_id)
-    if job is not None and len(job.partial) != seen:
-        st.rerun()
+def shipped(prefix: str) -> list[dict[str, Any]]:
+    """Recorded comparisons whose files' names begin so."""
+    return [d for d in recorded.documents(prefix) if d.get("rows")]
 
 
 def recorded_points(model: str) -> tuple[tuple[str, dict[str, Any]], ...]:
@@ -241,16 +163,6 @@ def recorded_points(model: str) -> tuple[tuple[str, dict[str, Any]], ...]:
             row["label"] = short(row["variant"], row["config"], own_name(document.get("adapter_name")))
             found.append((_caption(document), row))
     return tuple(found)
-
-
-def _result(page: Page, job_id: str) -> dict[str, Any] | None:
-    job = job_of(page, job_id)
-    if job is None:
-        return None
-    if job.state == "done" and job.result:
-        return job.result
-    parts = merge(list(job.partial))
-    return parts if parts["rows"] else None
 
 
 def _caption(document: dict[str, Any]) -> str:

@@ -10,14 +10,13 @@ from analysis import comparison as words
 from analysis.comparison_figures import gate_name, gate_rows, soft_to_hard
 from analysis.measured import merge, provenance
 from analysis.numbers import percent, sig3
-from app.ui import comparisons, runs, selection
+from app.ui import comparisons, runs
 from app.ui.figure import plot
-from app.ui.guard import plain, show_error
-from app.ui.jobs import about, job_status
+from app.ui.guard import plain
+from app.ui.measurement import Measurement, Shown
 from app.ui.view import Page
-from focus_core.errors import FocusError
 
-SLOT = "gates"
+RUN = Measurement(comparisons.KIND, "gates", "measuring the gates")
 LENGTH = 1024
 PICKED = "compare_gate"
 _PAPER = (
@@ -37,7 +36,7 @@ def render(page: Page) -> None:
     tokens = comparisons.text_tokens(page, False) or 0
     length = min(LENGTH, tokens)
     request = comparisons.request(page, entries, [length], 1, False, windows=2) if length >= 2 else None
-    shown = comparisons.find(page, request, SLOT, "gates")
+    shown = RUN.find(page, request, lambda: comparisons.shipped("gates"))
     result = shown.result if shown else merge([])
     sizes = words.lengths(result)
     rows = gate_rows(result, sizes[-1]) if sizes else []
@@ -70,7 +69,7 @@ def _slider(rows: list[dict[str, Any]]) -> dict[str, Any] | None:
     return rows[names.index(name)]
 
 
-def _verdict(row: dict[str, Any] | None, shown: comparisons.Shown) -> None:
+def _verdict(row: dict[str, Any] | None, shown: Shown) -> None:
     if row is None:
         return
     with st.container(horizontal=True, vertical_alignment="center", gap="small"):
@@ -96,25 +95,19 @@ def _run(page: Page, request: dict[str, Any] | None) -> None:
     if request is None:
         st.caption("Choose a text to measure the gates on.")
         return
-    job_id = selection.asked(request)
-    job = page.engine.get(job_id) if job_id else None
-    if job is not None and job.state != "done":
-        job_status(page.engine, job_id, key="gates_job", what="measuring the gates", session=page.session)
-        if not job.finished:
-            comparisons.redraw_when_more(page.engine, job)
-            return
-    try:
-        cost = page.engine.estimate(comparisons.KIND, request)
-    except FocusError as error:
-        show_error(error.message, error.hint)
-        st.button("Take a shipped passage", key="gates_text", on_click=runs.use_text, args=(runs.texts.names()[0],))
-        return
-    if job is not None and job.state == "done":
-        return
-    label = f"Measure the gates on this text · about {about(cost.seconds)}"
-    if st.button(label, icon=":material/play_arrow:", key="gates_run"):
-        selection.remember(request, page.engine.submit(comparisons.KIND, request, session=page.session).id)
-        st.rerun()
+    RUN.box(
+        page,
+        request,
+        "Measure the gates on this text",
+        key="gates_run",
+        progress="gates_job",
+        caption=False,
+        ways_out=_shipped_text,
+    )
+
+
+def _shipped_text(said: str) -> None:
+    st.button("Take a shipped passage", key="gates_text", on_click=runs.use_text, args=(runs.texts.names()[0],))
 
 
 def default_model() -> str:

@@ -6,7 +6,9 @@ from typing import Any
 
 import streamlit as st
 
+from app.ui import selection
 from app.ui.guard import fragment, show_error
+from app.ui.view import Page
 
 POLL_SECONDS = 0.5
 
@@ -92,6 +94,17 @@ def sentence(job: Any, what: str) -> str:
 def about(seconds: float) -> str:
     """How long a run takes, for its button: ``24 s``, or minutes from two on."""
     return f"{max(1, seconds):.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
+
+
+def priced(label: str, cost: Any, *, most: bool = False) -> str:
+    """A button's label with how long its job takes, where that is a second or more."""
+    return f"{label} · {'up to' if most else 'about'} {about(cost.seconds)}" if cost.seconds >= 1 else label
+
+
+def begin(page: Page, kind: str, request: dict[str, Any]) -> None:
+    """Start a job as this session's answer to the request, and draw again."""
+    selection.remember(request, page.engine.submit(kind, request, session=page.session).id)
+    st.rerun()
 
 
 def _first_up(text: str) -> str:

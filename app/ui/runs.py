@@ -9,7 +9,7 @@ import streamlit as st
 
 from app.ui import selection, texts
 from app.ui.guard import plain, reset, show_error
-from app.ui.jobs import about, job_status, leave
+from app.ui.jobs import begin, job_status, leave, priced
 from app.ui.settings import variant_label
 from app.ui.view import Page
 from focus_core.errors import FocusError
@@ -131,10 +131,8 @@ def _run_button(page: Page, request: dict[str, Any]) -> None:
             show_error(error.message, error.hint)
         ways_out(page, f"{error.message} {error.hint}")
         return
-    takes = f" · about {about(cost.seconds)}" if cost.seconds >= 1 else ""
-    if st.button(f"Run{takes}", type="primary", icon=":material/play_arrow:", key="run_now", width="stretch"):
-        selection.remember(request, page.engine.submit("trace", request, session=page.session).id)
-        st.rerun()
+    if st.button(priced("Run", cost), type="primary", icon=":material/play_arrow:", key="run_now", width="stretch"):
+        begin(page, "trace", request)
     first = f"At most the first {page.text.limit:,} tokens are taken. " if page.text.limit else ""
     st.caption(f"{first}{cost.sentence}")
 

@@ -12,9 +12,9 @@ from analysis.measured import merge, provenance
 from app.ui import links
 from app.ui.badges import badge
 from app.ui.cache import card, controls, cross, latent, layers, lines, orders
-from app.ui.comparisons import Shown
 from app.ui.figure import plot
 from app.ui.guard import guarded, plain
+from app.ui.measurement import Shown
 from app.ui.runs import model_label
 from app.ui.view import Needs, Page, View
 from focus_core.benchmark.cache_probe import DTYPES
@@ -32,14 +32,14 @@ def render(page: Page) -> None:
     links.check(TAB, TABS, TABS[0], notices)
     controls.from_link(options, notices)
     links.restore(DTYPE, DTYPES, notices)
-    lines.from_link(page, notices)
+    lines.RUN.from_link(page, notices)
     links.show_notices([*page.notices, *(n for n in links.keep_notices(notices) if n not in page.notices)])
     picture, side = st.columns([2.3, 1], gap="medium")
     with side:
         request = controls.choose(page, options, usual)
         controls.run_box(page, request)
-    shown = lines.find(page, request)
-    lines.to_link(page, shown)
+    shown = lines.RUN.find(page, request, lines.shipped, of=page.model)
+    lines.RUN.to_link(page, shown)
     result = shown.result if shown else merge([])
     with picture:
         _origin(page, shown)

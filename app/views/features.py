@@ -86,7 +86,7 @@ def _tabs(shown: Shown) -> None:
     request = error.request_of(shown.page, shown.maps)
     # What was recorded is the shipped model's; another model's layers are measured here.
     ships = document(f"features-{shown.page.model}.json") if "/" not in shown.page.model else None
-    measured = find(shown.page, error.KIND, request, ships)
+    measured = find(shown.page, error.RUN, request, ships)
     draw = [
         lambda: use.render(shown, measured),
         lambda: tile.render(shown),

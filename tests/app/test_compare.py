@@ -237,6 +237,15 @@ def test_the_gates_go_from_the_papers_to_the_served_one_with_their_badges(start)
     assert "not served" in words
 
 
+def test_comparing_again_leaves_the_gates_as_measured(start):
+    at = start()
+    at.button(key="gates_run").click().run()
+    assert run(at).button(key="compare_run").label == "Run again"
+    run(at)
+    assert [r.get("again") for k, r in engine().submitted if k == "compare"] == [None, None, 1]
+    assert not [b for b in at.button if b.key == "gates_run"]
+
+
 def test_gates_that_have_arrived_are_drawn_before_the_run_ends(start):
     at = start(FAKE_SECONDS="60", FAKE_ROWS="3")
     at.button(key="gates_run").click().run()
@@ -249,17 +258,17 @@ def test_gates_that_have_arrived_are_drawn_before_the_run_ends(start):
 
 
 def test_a_new_row_draws_the_page_again(monkeypatch):
-    from app.ui import comparisons
+    from app.ui import measurement
 
     drawn = []
-    monkeypatch.setattr(comparisons.st, "rerun", lambda: drawn.append(True))
+    monkeypatch.setattr(measurement.st, "rerun", lambda: drawn.append(True))
     jobs = fake_compare.CompareEngine(None, 60)
     job = jobs.submit("compare", {"text_name": "persuasion", "lengths": [256], "entries": []})
     seen = len(job.partial)
-    comparisons._when_more(jobs, job.id, seen)
+    measurement._when_more(jobs, job.id, seen)
     assert not drawn
     job.partial.append({})
-    comparisons._when_more(jobs, job.id, seen)
+    measurement._when_more(jobs, job.id, seen)
     assert drawn
 
 

@@ -6,12 +6,9 @@ from typing import Any
 
 import streamlit as st
 
-from app.ui import comparisons, links, runs, selection
+from app.ui import links, runs
 from app.ui.cache import lines
-from app.ui.guard import show_error
-from app.ui.jobs import about, job_status
 from app.ui.view import Page
-from focus_core.errors import FocusError
 
 LINES, PROMPT = "cache_lines", "cache_prompt"
 
@@ -71,37 +68,17 @@ def run_box(page: Page, request: dict[str, Any] | None) -> None:
         st.button("Run", type="primary", disabled=True, width="stretch", key="cache_run_button")
         st.caption("Paste a text at the left." if page.text is None else "Choose a cache.")
         return
-    job_id = selection.asked(request)
-    job = comparisons.job_of(page, job_id)
-    if job is not None and job.state in ("queued", "running"):
-        job_status(page.engine, job_id, key="cache_job", what="the measurement", session=page.session)
-        comparisons.redraw_when_more(page.engine, job)
-        return
-    if job is not None and job.state in ("failed", "cancelled"):
-        job_status(page.engine, job_id, key="cache_job", what="the measurement")
-        if job.state == "failed":
-            _ways_out(page, request)
-    try:
-        cost = page.engine.estimate(lines.KIND, request)
-    except FocusError as error:
-        show_error(error.message, error.hint)
-        _ways_out(page, request)
-        return
-    done = job is not None and job.state == "done"
-    takes = f" · about {about(cost.seconds)}" if cost.seconds >= 1 else ""
-    if st.button(
-        f"{'Measure again' if done else 'Run'}{takes}",
-        type="secondary" if done else "primary",
-        icon=":material/play_arrow:",
+    lines.RUN.box(
+        page,
+        request,
+        "Run",
         key="cache_run_button",
+        progress="cache_job",
+        again="Measure again",
+        ways_out=lambda _: _ways_out(page, request),
+        type="primary",
         width="stretch",
-    ):
-        if done:
-            st.session_state["_cache_again"] = st.session_state.get("_cache_again", 0) + 1
-            request = {**request, "again": st.session_state["_cache_again"]}
-        selection.remember(request, page.engine.submit(lines.KIND, request, session=page.session).id)
-        st.rerun()
-    st.caption(cost.sentence)
+    )
 
 
 def _ways_out(page: Page, request: dict[str, Any]) -> None:

@@ -1,15 +1,11 @@
-"""What the KV cache page can measure, the request, and the result that is shown."""
+"""What the KV cache page can measure, the request, and what was recorded."""
 
 from __future__ import annotations
 
 from typing import Any
 
-import streamlit as st
-
 from analysis.captions import settings as in_words
-from analysis.measured import merge
-from app.ui import links, selection
-from app.ui.comparisons import Shown, job_of
+from app.ui.measurement import Measurement
 from app.ui.recorded import documents
 from app.ui.settings import variant_label
 from app.ui.view import Page
@@ -18,8 +14,7 @@ from focus_core.handlers._shapes import shape_of
 from focus_core.models.catalog import DEFAULT
 from focus_core.variants import VARIANTS, make
 
-KIND = "cache"
-RUN = "cache_run"
+RUN = Measurement("cache", "cache", "the measurement")
 PROMPTS = (64, 128, 256, 512, 1024, 2048)
 USUAL_PROMPT = 256
 DECODED, REPEATS = 32, 3
@@ -63,59 +58,15 @@ def request(page: Page, lines: list[dict[str, Any]], prompt: int) -> dict[str, A
     if page.text is None or not lines:
         return None
     entries = [{k: line[k] for k in ("variant", "config", "adapter")} | {"label": label(line)} for line in lines]
-    again = st.session_state.get("_cache_again", 0)
-    return {
+    asked = {
         "model": page.model,
         **page.text.fields,
         "entries": entries,
         "prompt": prompt,
         "decoded": DECODED,
         "repeats": REPEATS,
-        **({"again": again} if again else {}),
     }
-
-
-def find(page: Page, wanted: dict[str, Any] | None) -> Shown | None:
-    """What to draw: this request's result as far as it has come, the last one of this model, else a recorded one."""
-    last: dict[str, str] = st.session_state.setdefault("_cached", {})
-    job_id = selection.asked(wanted) if wanted else None
-    if job_id and (result := _result(page, job_id)):
-        last[page.model] = job_id
-        return Shown(result, "live", job_id)
-    if page.model in last and (result := _result(page, last[page.model])):
-        return Shown(result, "earlier settings", last[page.model])
-    found = shipped()
-    own = [d for d in found if d["about"].get("model") == page.model]
-    return next((Shown(d, "recorded") for d in [*own, *found]), None)
-
-
-def from_link(page: Page, notices: list[str]) -> None:
-    """Open the measurement that the link names; one that is gone is said, and the link's choices stay."""
-    key = links.opening(RUN)
-    job = page.engine.find(key) if key else None
-    if job is not None and job.kind == KIND:
-        st.session_state.setdefault("_reopened", {})[job.id] = job
-        selection.remember(job.request, job.id)
-        if "again" in job.request:
-            st.session_state["_cache_again"] = job.request["again"]
-    elif key:
-        notices.append(f"The measurement {key[:12]} of the link is not on this machine; its choices are set.")
-
-
-def to_link(page: Page, shown: Shown | None) -> None:
-    """Put the id of the measurement that is shown into the address."""
-    job = job_of(page, shown.job_id) if shown is not None and shown.origin == "live" else None
-    links.write(RUN, getattr(job, "key", "") if job is not None and job.state == "done" else "")
-
-
-def _result(page: Page, job_id: str) -> dict[str, Any] | None:
-    job = job_of(page, job_id)
-    if job is None:
-        return None
-    if job.state == "done" and job.result:
-        return job.result
-    parts = merge(list(job.partial))
-    return parts if parts["rows"] else None
+    return RUN.counted(asked)
 
 
 def shipped() -> list[dict[str, Any]]:

@@ -8,14 +8,13 @@ import pandas as pd
 import streamlit as st
 
 from analysis import matching as words
-from analysis.measured import merge
-from app.ui import comparisons, links, selection
-from app.ui.guard import plain, show_error
-from app.ui.jobs import about, job_status
+from analysis.measured import refused
+from app.ui import comparisons, links
+from app.ui.guard import plain
+from app.ui.measurement import Measurement, arrived
 from app.ui.view import Page
-from focus_core.errors import FocusError
 
-KIND = "match"
+RUN = Measurement("match", "match", "the search")
 SAME, LIKE, ASKED = (f"compare_{name}" for name in ("same", "like", "asked"))
 AS_CHOSEN, A_NUMBER = "chosen", "number"
 PRESETS = {
@@ -105,16 +104,21 @@ def entries(
         "length": length,
         "windows": WINDOWS[quantity],
     }
-    job = _job(page, request)
-    found = _found(job)
-    if job is not None and job.state in ("queued", "running"):
-        job_status(page.engine, job.id, key="match_job", what="the search", session=page.session)
-        comparisons.redraw_when_more(page.engine, job)
-        return None, found
+    job = RUN.job(page, request) or _before(page, request)
+    found = arrived(job, "about")
     if job is None or job.state != "done":
-        if job is not None:
-            job_status(page.engine, job.id, key="match_job", what="the search")
-        _offer(page, request, quantity)
+        RUN.box(
+            page,
+            request,
+            "Find the settings",
+            key="match_run",
+            progress="match_job",
+            note="Nothing is run: it is counted." if quantity == "cache" else "",
+            most=True,
+            icon=":material/tune:",
+            type="primary",
+            width="stretch",
+        )
         return None, found
     return [_entry(page, row) for row in job.result["rows"] if row["within"]] or None, found
 
@@ -131,42 +135,16 @@ def show(page: Page, found: dict[str, Any] | None) -> None:
         st.dataframe(table, hide_index=True, key="match_table", column_config=wide)
         for said in words.unreached(found, labels):
             st.markdown(f":gray[:material/block:] {plain(said)}")
-        for refused in about.get("refused", []):
-            st.markdown(f":gray[:material/block:] {plain(words.refused(refused))}")
+        for one in about.get("refused", []):
+            st.markdown(f":gray[:material/block:] {plain(refused(one))}")
         st.caption(plain(words.how(about)))
 
 
-def _offer(page: Page, request: dict[str, Any], quantity: str) -> None:
-    try:
-        cost = page.engine.estimate(KIND, request)
-    except FocusError as error:
-        show_error(error.message, error.hint)
-        return
-    takes = f" · up to {about(cost.seconds)}" if cost.seconds >= 1 else ""
-    if st.button(f"Find the settings{takes}", icon=":material/tune:", key="match_run", width="stretch", type="primary"):
-        selection.remember(request, page.engine.submit(KIND, request, session=page.session).id)
-        st.rerun()
-    counted = " Nothing is run: it is counted." if quantity == "cache" else ""
-    st.caption(f"{cost.sentence}{counted}")
-
-
-def _job(page: Page, request: dict[str, Any]) -> Any:
-    """This session's search, or one that was done before; None when there is none."""
-    job = comparisons.job_of(page, selection.asked(request))
-    if job is not None:
-        return job
-    key = page.engine.key(KIND, request)
+def _before(page: Page, request: dict[str, Any]) -> Any:
+    """A search that was done before this session asked; None when there is none."""
+    key = page.engine.key(RUN.kind, request)
     found = page.engine.recall(key) if key else None
     return found if found is not None and found.state == "done" else None
-
-
-def _found(job: Any) -> dict[str, Any] | None:
-    if job is None:
-        return None
-    if job.state == "done" and job.result:
-        return job.result
-    parts = merge(list(job.partial))
-    return parts if parts["about"] else None
 
 
 def _entry(page: Page, row: dict[str, Any]) -> dict[str, Any]:

@@ -10,18 +10,16 @@ import streamlit as st
 from analysis import comparison as words
 from analysis.comparison_figures import memory_bars, speed_by_length
 from analysis.frontier import MEASURES, frontier
-from analysis.measured import merge, provenance
-from app.ui import comparisons, links, runs, selection
+from analysis.measured import merge, provenance, refused
+from app.ui import comparisons, links, runs
 from app.ui import gates as gate_tab
 from app.ui.compare import match
-from app.ui.comparisons import Shown
 from app.ui.figure import plot
-from app.ui.guard import plain, show_error
-from app.ui.jobs import about, job_status
+from app.ui.guard import plain
+from app.ui.measurement import Measurement, Shown
 from app.ui.view import Page
-from focus_core.errors import FocusError
 
-SLOT = "compare"
+RUN = Measurement(comparisons.KIND, "compare", "the comparison")
 LINES, LENGTHS, REPEATS, NOVEL, MEASURE, SIZE = (
     f"compare_{name}" for name in ("lines", "lengths", "repeats", "novel", "by", "at")
 )
@@ -43,8 +41,8 @@ def render(page: Page, options: dict[str, dict[str, Any]], say: Callable[[str], 
     with controls:
         request, found = _controls(page, options)
         _run(page, request)
-    shown = comparisons.find(page, request, SLOT, "compare")
-    comparisons.to_link(page, SLOT, shown)
+    shown = RUN.find(page, request, lambda: comparisons.shipped("compare"))
+    RUN.to_link(page, shown)
     result = shown.result if shown else merge([])
     _size_from_link(shown, words.lengths(result))
     with picture:
@@ -72,7 +70,7 @@ def from_link(page: Page, options: dict[str, dict[str, Any]], notices: list[str]
     links.restore(REPEATS, ALL_REPEATS, notices)
     links.restore(NOVEL, (True,), notices)
     match.from_link(options, notices)
-    comparisons.from_link(page, SLOT, notices)
+    RUN.from_link(page, notices)
 
 
 def _size_from_link(shown: Shown | None, sizes: list[int]) -> None:
@@ -143,7 +141,8 @@ def _controls(page: Page, options: dict[str, dict[str, Any]]) -> tuple[dict[str,
     preset, found = match.controls(lines, options), None
     if preset and lengths:
         entries, found = match.entries(page, entries or [], preset, max(lengths), novel)
-    return comparisons.request(page, entries or [], lengths, int(repeats or 5), novel), found
+    request = comparisons.request(page, entries or [], lengths, int(repeats or 5), novel)
+    return request and RUN.counted(request), found
 
 
 def _run(page: Page, request: dict[str, Any] | None) -> None:
@@ -154,38 +153,17 @@ def _run(page: Page, request: dict[str, Any] | None) -> None:
         st.button("Run", type="primary", disabled=True, width="stretch", key="compare_run")
         st.caption(missing)
         return
-    job_id = selection.asked(request)
-    job = comparisons.job_of(page, job_id)
-    if job is not None and job.state in ("queued", "running"):
-        job_status(page.engine, job_id, key="compare_job", what="the comparison", session=page.session)
-        comparisons.redraw_when_more(page.engine, job)
-        return
-    if job is not None and job.state == "failed":
-        job_status(page.engine, job_id, key="compare_job", what="the comparison")
-        _ways_out(page, f"{job.error.message} {job.error.hint}", request)
-    if job is not None and job.state == "cancelled":
-        job_status(page.engine, job_id, key="compare_job", what="the comparison")
-    try:
-        cost = page.engine.estimate(comparisons.KIND, request)
-    except FocusError as error:
-        show_error(error.message, error.hint)
-        _ways_out(page, f"{error.message} {error.hint}", request)
-        return
-    done = job is not None and job.state == "done"
-    takes = f" · about {about(cost.seconds)}" if cost.seconds >= 1 else ""
-    if st.button(
-        f"{'Run again' if done else 'Run'}{takes}",
-        type="secondary" if done else "primary",
-        icon=":material/play_arrow:",
+    RUN.box(
+        page,
+        request,
+        "Run",
         key="compare_run",
+        progress="compare_job",
+        again="Run again",
+        ways_out=lambda said: _ways_out(page, said, request),
+        type="primary",
         width="stretch",
-    ):
-        if done:
-            st.session_state["_compare_again"] = again = st.session_state.get("_compare_again", 0) + 1
-            request = {**request, "again": again}
-        selection.remember(request, page.engine.submit(comparisons.KIND, request, session=page.session).id)
-        st.rerun()
-    st.caption(cost.sentence)
+    )
 
 
 def _ways_out(page: Page, said: str, request: dict[str, Any]) -> None:
@@ -306,9 +284,8 @@ def _picture(page: Page, shown: Shown | None, result: dict[str, Any]) -> int:
 
 def _table(shown: Shown | None, result: dict[str, Any]) -> None:
     table = words.table(result, recorded=bool(shown and shown.recorded))
-    for refused in result.get("about", {}).get("refused", []):
-        said = f"{refused['label']} was left out: {refused['reason']} {refused['hint']}".strip()
-        st.info(plain(said), icon=":material/block:")
+    for one in result.get("about", {}).get("refused", []):
+        st.info(plain(refused(one)), icon=":material/block:")
     if table.empty:
         return
     st.dataframe(

@@ -7,13 +7,14 @@ from typing import Any
 import streamlit as st
 
 from analysis.features import cost as words
-from app.ui.features.measured import Measured, find, run_button
+from app.ui.features.measured import Measured, find
 from app.ui.features.shown import Shown
 from app.ui.figure import plot
+from app.ui.measurement import Measurement
 from app.ui.recorded import document
 from app.ui.view import Page
 
-KIND = "feature_speed"
+RUN = Measurement("feature_speed", "features_speed", "timing codes and dense", drawn=False)
 LENGTHS, DECODE_LENGTHS, REPEATS = [512, 1024, 2048], [1024, 4096], 7
 
 
@@ -36,7 +37,7 @@ def render(shown: Shown, measured: Measured | None) -> None:
     """Draw the tab."""
     request = request_of(shown.page, shown)
     ships = document("feature-speed-cpu.json") if request["head_dim"] == 64 else None
-    speed = find(shown.page, KIND, request, ships)
+    speed = find(shown.page, RUN, request, ships)
     rows = bool(speed and speed.result["rows"])
     if speed is not None and rows and measured is None:
         speed.badge()
@@ -57,8 +58,13 @@ def render(shown: Shown, measured: Measured | None) -> None:
             st.markdown(gain)
         with st.expander("Every timed length"):
             st.dataframe(words.speed_table(speed.result), hide_index=True, key="features_speed_table")
-    run_button(
-        shown.page, KIND, request, key="features_speed", label="Time it on this machine", what="timing codes and dense"
+    RUN.box(
+        shown.page,
+        request,
+        "Time it on this machine",
+        key="features_speed_run",
+        progress="features_speed",
+        caption=False,
     )
     if measured is not None and measured.result["cache"]:
         _cache(shown, measured)

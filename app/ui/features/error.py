@@ -19,13 +19,14 @@ from analysis.features.errors import (
 )
 from app.ui import links
 from app.ui.features import maps
-from app.ui.features.measured import Measured, run_button
+from app.ui.features.measured import Measured
 from app.ui.features.shown import Shown
 from app.ui.features.state import BY as BY_KEY
 from app.ui.figure import plot
+from app.ui.measurement import Measurement
 from app.ui.view import Page
 
-KIND = "features"
+RUN = Measurement("features", "features_errors", "measuring the error of every layer", drawn=False)
 LIMIT = 512
 LAYERS = {"all": "All layers (mean)", "one": "This layer"}
 
@@ -50,13 +51,13 @@ def render(shown: Shown, measured: Measured | None) -> None:
         _figure(shown, measured)
     request = request_of(shown.page, shown.maps)
     if request is not None:
-        run_button(
+        RUN.box(
             shown.page,
-            KIND,
             request,
-            key="features_errors",
-            label=f"Measure the first {request['limit']} tokens of this text",
-            what="measuring the error of every layer",
+            f"Measure the first {request['limit']} tokens of this text",
+            key="features_errors_run",
+            progress="features_errors",
+            caption=False,
         )
     _head(shown)
 

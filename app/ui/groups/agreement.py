@@ -20,7 +20,7 @@ from app.ui.groups import shown as page_state
 from app.ui.groups.shown import MEASURE, SCOPE, SCOPES, SIDE_NAMES, Shown
 from app.ui.groups.table import side_control
 from app.ui.guard import fragment, plain
-from app.ui.jobs import about, job_status
+from app.ui.jobs import begin, job_status, priced
 from app.ui.strip.data import router_count
 from app.ui.view import Page
 from focus_core.errors import FocusError
@@ -175,20 +175,17 @@ def _kmeans_offer(page: Page, shown: Shown, clusters: np.ndarray | None) -> None
     job_id = selection.asked(request)
     job = page.engine.get(job_id) if job_id else None
     with st.container(key="groups_kmeans"):
-        if job is not None and not job.finished:
-            job_status(page.engine, job_id, key="kmeans_job", what="the k-means run", session=page.session)
-            return
         if job is not None:
             job_status(page.engine, job_id, key="kmeans_job", what="the k-means run", session=page.session)
+            if not job.finished:
+                return
         try:
             cost = page.engine.estimate("trace", request)
         except FocusError as error:
             st.caption(f"{error.message} {error.hint}".strip())
             return
-        takes = f" · about {about(cost.seconds)}" if cost.seconds >= 1 else ""
-        if st.button(f"Add the k-means line{takes}", key="kmeans_now", icon=":material/add_chart:"):
-            selection.remember(request, page.engine.submit("trace", request, session=page.session).id)
-            st.rerun()
+        if st.button(priced("Add the k-means line", cost), key="kmeans_now", icon=":material/add_chart:"):
+            begin(page, "trace", request)
 
 
 _SIZES = {"keys": "the same sizes as far as whole words allow", "queries": "about the same sizes"}

@@ -16,7 +16,7 @@ from app.ui.groups import edited
 from app.ui.groups import shown as page_state
 from app.ui.groups.shown import Shown
 from app.ui.guard import fragment, plain
-from app.ui.jobs import about, job_status
+from app.ui.jobs import begin, job_status, priced
 from app.ui.view import Page
 from focus_core.errors import FocusError
 from focus_core.trace import Trace
@@ -183,12 +183,10 @@ def _run(page: Page, shown: Shown, edits: list[dict[str, Any]]) -> Trace | None:
         except FocusError as error:
             st.caption(f"{error.message} {error.hint}".strip())
             return None
-        takes = f" · about {about(cost.seconds)}" if cost.seconds >= 1 else ""
         if st.button(
-            f"Run with {'these edits' if len(edits) > 1 else 'this edit'}{takes}", type="primary", key="edit_run"
+            priced(f"Run with {'these edits' if len(edits) > 1 else 'this edit'}", cost), type="primary", key="edit_run"
         ):
-            selection.remember(request, page.engine.submit("trace", request, session=page.session).id)
-            st.rerun()
+            begin(page, "trace", request)
     return None
 
 

@@ -22,7 +22,7 @@ from app.ui.groups import shown as page_state
 from app.ui.groups.lines import both_sides
 from app.ui.groups.shown import Shown
 from app.ui.guard import fragment, plain
-from app.ui.jobs import about, job_status
+from app.ui.jobs import begin, job_status, priced
 from app.ui.scatter.data import COLOURS, MAX_SHOWN, scatter_data
 from app.ui.view import Page
 from focus_core.errors import FocusError
@@ -228,11 +228,11 @@ def _button(page: Page, shown: Shown, placed: Placed) -> None:
     except FocusError as error:
         st.button("UMAP", key="umap_cannot", icon=":material/scatter_plot:", disabled=True, help=str(error))
         return
-    takes = f" · about {about(cost.seconds)}" if cost.seconds >= 1 else ""
-    if st.button(f"UMAP{takes}", key="umap_now", icon=":material/scatter_plot:", help="Places alike tokens together."):
+    if st.button(
+        priced("UMAP", cost), key="umap_now", icon=":material/scatter_plot:", help="Places alike tokens together."
+    ):
         st.session_state.pop(_AXES, None)
-        selection.remember(request, page.engine.submit("map", request, session=page.session).id)
-        st.rerun()
+        begin(page, "map", request)
 
 
 def _turn(axes: bool) -> None:

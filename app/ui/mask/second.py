@@ -11,7 +11,7 @@ import streamlit as st
 
 from app.ui import comparisons, links, selection
 from app.ui.guard import plain, show_error
-from app.ui.jobs import about, job_status
+from app.ui.jobs import begin, job_status, priced
 from app.ui.strip.data import mask_name, router_count
 from app.ui.view import Page
 from focus_core.errors import FocusError
@@ -130,19 +130,16 @@ def _run(page: Page, second: Second) -> None:
     request = second.request
     job_id = selection.asked(request)
     job = page.engine.get(job_id) if job_id else None
-    if job is not None and not job.finished:
-        job_status(page.engine, job_id, key="second", what=f"the run with {second.label}", session=page.session)
-        return
     if job is not None:
         job_status(page.engine, job_id, key="second", what=f"the run with {second.label}", session=page.session)
+        if not job.finished:
+            return
     try:
         cost = page.engine.estimate("trace", request)
     except FocusError as error:
         show_error(error.message, error.hint)
         return
-    takes = f" · about {about(cost.seconds)}" if cost.seconds >= 1 else ""
     with st.container(horizontal=True, vertical_alignment="center"):
         st.caption(f"{plain(second.label)} has not run on this text. {cost.sentence}")
-        if st.button(f"Run it{takes}", icon=":material/play_arrow:", key="second_run", type="primary"):
-            selection.remember(request, page.engine.submit("trace", request, session=page.session).id)
-            st.rerun()
+        if st.button(priced("Run it", cost), icon=":material/play_arrow:", key="second_run", type="primary"):
+            begin(page, "trace", request)

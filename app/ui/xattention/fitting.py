@@ -8,12 +8,11 @@ from typing import Any
 import streamlit as st
 
 from app.ui import trainings
-from app.ui.guard import show_error
-from app.ui.jobs import about, job_status
+from app.ui.jobs import job_status
+from app.ui.measurement import offer
 from app.ui.view import Page
 from app.ui.xattention import state
 from focus_core import assets
-from focus_core.errors import FocusError
 from focus_core.handlers._shapes import shape_of
 
 KIND = "thresholds"
@@ -97,13 +96,6 @@ def _run(page: Page, which: str, request: dict[str, Any], label: str) -> None:
         st.success(
             f"Kept as {name}; it can be chosen for XAttention on the other pages.", icon=":material/bookmark_added:"
         )
-    try:
-        cost = page.engine.estimate(KIND, request)
-    except FocusError as error:
-        show_error(error.message, error.hint)
-        return
-    takes = f" · about {about(cost.seconds)}" if cost.seconds >= 1 else ""
-    if st.button(f"{label}{takes}", key=f"xa_{which}_run", icon=":material/play_arrow:", help=cost.sentence):
+    if offer(page, KIND, request, label, key=f"xa_{which}_run"):
         jobs[which, page.model] = page.engine.submit(KIND, request, session=page.session).id
         st.rerun()
-    st.caption(cost.sentence)
