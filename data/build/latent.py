@@ -28,6 +28,7 @@ from focus_core.jobs.files import write_json
 from focus_core.models.catalog import SMALL
 from focus_core.models.loading import load_model
 from focus_core.routing.factorise import default_rotary
+from focus_core.routing.windows import spread_windows
 from focus_core.training.settings import WEIGHTINGS, TrainSettings
 from focus_core.training.trainer import train
 from focus_core.variants import make
@@ -59,8 +60,7 @@ def main() -> None:
 
     loaded = load_model(options.model, device=options.device, dtype="float32")
     training, validation = _ids(loaded, training_text()), _ids(loaded, validation_text())
-    fitted = _windows(training, options.context)
-    fitted = fitted[torch.linspace(0, len(fitted) - 1, min(_FITTED, len(fitted))).long()]
+    fitted = spread_windows(training, options.context, _FITTED)
     scored = _windows(_ids(loaded, load_text(TEXT).text), options.context)[: options.windows]
     rotary = default_rotary(loaded.facts) if options.rotary is None else options.rotary
     ranks = sorted({*options.ranks, *options.heal} - {0}, reverse=True)

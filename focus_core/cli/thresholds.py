@@ -53,9 +53,11 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     loaded = load(args, progress)
 
     from focus_core.routing.threshold_programme import fit_programme
-    from focus_core.routing.thresholds import fit_thresholds, spread_windows
+    from focus_core.routing.thresholds import fit_thresholds
+    from focus_core.routing.windows import spread_windows
 
-    windows = spread_windows(loaded.tokenizer, text, args.context, args.windows)
+    ids = loaded.tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
+    windows = spread_windows(ids, args.context, args.windows)
     with stop_request() as cancel:
         watched = {"progress": progress, "cancel": cancel}
         if args.programme is None:

@@ -10,7 +10,6 @@ from typing import Any
 
 from focus_core.cli.options import add_model, load
 from focus_core.cli.output import adapter_folder, bar, pairs, stop_request
-from focus_core.errors import InvalidInput
 from focus_core.training.settings import BALANCES, FORMS, KINDS, MAPS, WEIGHTINGS, TrainSettings
 
 SUMMARY = "train an adapter for a frozen model: routers, LoRA, a latent's factors, or a control (temperature, k-means)"
@@ -129,18 +128,13 @@ def table(document: dict[str, Any]) -> str:
 
 def _fit(kind: str, loaded: Any, ids: Any, chosen: TrainSettings, out: Path, names: str, progress: Any) -> Any:
     """What is not trained: k-means of hidden states or of heads, maps or factors, over windows spread in the text."""
-    import torch
-
     from focus_core.routing.factorise import factorise
     from focus_core.routing.feature_maps import fit_feature_maps
     from focus_core.routing.kmeans import fit_kmeans
     from focus_core.routing.online import fit_routing
+    from focus_core.routing.windows import spread_windows
 
-    count = len(ids) // chosen.context
-    if not count:
-        raise InvalidInput(f"The text has {len(ids)} tokens and a window takes {chosen.context}.", "Use a longer text.")
-    spread = torch.linspace(0, count - 1, min(count, _FIT_WINDOWS)).long()
-    windows = ids[: count * chosen.context].view(count, chosen.context)[spread]
+    windows = spread_windows(ids, chosen.context, _FIT_WINDOWS)
     served: tuple[str, ...] = ("groups", "query_topk", "key_topk", "window", "sinks")
     if kind == FEATURE_MAPS:
         adapter: Any = fit_feature_maps(loaded.model, windows, progress=progress)

@@ -39,19 +39,15 @@ def estimate(request: dict[str, Any], host: Host) -> Estimate:
 
 def run(request: dict[str, Any], context: Any) -> dict[str, Any]:
     """Fit and save."""
-    import torch
-
     from focus_core.routing.kmeans import fit_kmeans
+    from focus_core.routing.windows import spread_windows
 
     name = assets.check_adapter_name(request.get("name"))
     groups = _groups(request)
     loaded = context.model(requests.model_name(request))
     length = min(CONTEXT, loaded.facts.context)
     ids = loaded.tokenizer(assets.training_text()[: 200 * CONTEXT * WINDOWS], add_special_tokens=False, verbose=False)
-    found = torch.tensor(ids["input_ids"])
-    count = len(found) // length
-    spread = torch.linspace(0, count - 1, min(count, WINDOWS)).long()
-    windows = found[: count * length].view(count, length)[spread]
+    windows = spread_windows(ids["input_ids"], length, WINDOWS)
     adapter = fit_kmeans(loaded.model, windows, groups=groups, progress=context.progress, cancel=context.cancelled)
     adapter.serve["groups"] = groups
     adapter.record |= {"texts": "five Austen novels", "windows": len(windows), "context": length}

@@ -61,7 +61,8 @@ def estimate(request: dict[str, Any], host: Host) -> Estimate:
 def run(request: dict[str, Any], context: Any) -> dict[str, Any]:
     """Fit, and keep the adapter where it has a name."""
     from focus_core.routing.threshold_programme import fit_programme
-    from focus_core.routing.thresholds import fit_thresholds, spread_windows
+    from focus_core.routing.thresholds import fit_thresholds
+    from focus_core.routing.windows import spread_windows
 
     asked, name = _asked(request), request.get("name")
     if name is not None:
@@ -72,7 +73,8 @@ def run(request: dict[str, Any], context: Any) -> dict[str, Any]:
         text, said = requests.text_of(request)
     else:
         text, said = assets.training_text()[: _SPAN * asked["context"] * asked["windows"]], "novels"
-    windows = spread_windows(loaded.tokenizer, text, asked["context"], asked["windows"])
+    ids = loaded.tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
+    windows = spread_windows(ids, asked["context"], asked["windows"])
     variant = make("xattention", asked["config"])
     watched = {"progress": context.progress, "cancel": context.cancelled}
     if asked["programme"] is None:

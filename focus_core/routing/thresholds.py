@@ -92,20 +92,6 @@ class RecallCurves:
         self.seen[call.layer] += call.query.shape[0]
 
 
-def spread_windows(tokenizer: Any, text: str, context: int, most: int) -> torch.Tensor:
-    """(W, N) windows of ``context`` tokens, at most so many, evenly spread through a text.
-
-    Raises:
-        InvalidInput: the text is shorter than one window.
-    """
-    ids = torch.tensor(tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"])
-    count = len(ids) // context
-    if not count:
-        raise InvalidInput(f"The text has {len(ids)} tokens and a window takes {context}.", "Use a longer text.")
-    spread = torch.linspace(0, count - 1, min(count, most)).long()
-    return ids[: count * context].view(count, context)[spread]
-
-
 def voted_before(mask: torch.Tensor, own: torch.Tensor) -> torch.Tensor:
     """What rows keep when the row before each chooses for it (see ``causal_block_mask``), from whole-text masks."""
     moved = torch.zeros_like(mask)
