@@ -1,0 +1,121 @@
+"""The measured values that README.md tells are those of the recorded results."""
+
+import json
+import math
+import re
+
+import pytest
+
+from focus_core.assets import DATA
+
+README = (DATA.parent / "README.md").read_text("utf-8")
+PROSE = " ".join(README.split())
+
+
+def result(name: str) -> dict:
+    return json.loads((DATA / "results" / f"{name}.json").read_text("utf-8"))
+
+
+def row(start: str) -> str:
+    """The one table row of README that begins so."""
+    (found,) = (line for line in README.splitlines() if line.startswith(f"| {start}"))
+    return found
+
+
+def shown(text: str) -> list[str]:
+    """The plain numbers of some cells, in order."""
+    return re.findall(r"[-+]?\d+(?:\.\d+)?", text.replace(",", "", 0).replace("*", ""))
+
+
+def ppl(name: str) -> str:
+    value = result(f"eval-{name}")["ppl"]
+    return f"{value:,.2f}" if value < 100 else f"{value:,.1f}" if value < 1000 and "sfa" in name else f"{value:,.0f}"
+
+
+def kept(name: str) -> str:
+    share = result(f"eval-{name}")["kept_pairs"]
+    return f"{100 * share:.3g} %" if name.count("1024") == 0 else f"{100 * share:.0f} %"
+
+
+@pytest.mark.parametrize(
+    "start, names",
+    [
+        ("**Focus**, directed", ["directed-k16"]),
+        ("Focus, one shared router", ["shared-k4", "shared-k8"]),
+        ("control: one learned temperature", ["temperature"]),
+        ("control: window", ["window"]),
+        ("control: random", ["random"]),
+    ],
+)
+def test_focus_and_its_controls(start, names):
+    for text, cell in zip(("persuasion", "brown"), row(start).split("|")[2:4], strict=True):
+        told = [f"{kept(f'{n}-{text}')}, {ppl(f'{n}-{text}')}" for n in names]
+        assert cell.replace("*", "").strip().startswith(" / ".join(told)), cell
+        dense = result(f"eval-{names[0]}-{text}")["dense_ppl"]
+        assert f"100 %, {dense:.2f}" in row("dense | 100 %, ")
+
+
+def test_the_headline():
+    found = result("eval-directed-k16-persuasion")
+    assert f"({100 * math.expm1(found['nll_diff']):.1f} %)" in row("**Focus**, directed")
+    assert f"({found['nll_diff']:.4f} nats a token, standard error {found['nll_se']:.4f})" in PROSE
+    assert f"by {-found['nll_diff'] / found['nll_se']:.0f} paired standard errors" in PROSE
+    assert f"reaches {ppl('lora-dense-r8-persuasion')}**" in PROSE
+
+
+@pytest.mark.parametrize(
+    "start, plain, trained",
+    [
+        ("dense | 100 % | ", "dense", "lora-dense-r8"),
+        ("XAttention, threshold", "xattention", None),
+        ("Longformer, 256", "longformer", "lora-longformer"),
+        ("window, 128", "window-128", "lora-dense-r8-in-window-128"),
+        ("BigBird, blocks", "bigbird-matched", "lora-dense-r8-in-bigbird-matched"),
+        ("Performer, 64", "performer-64", "lora-performer-64"),
+        ("SFA, 16", "sfa-zero-k16", None),
+        ("short embeddings", None, "short-24"),
+    ],
+)
+def test_the_other_systems(start, plain, trained):
+    _, _, pairs, *cells, _ = row(start).split("|")
+    for text, cell in zip(("persuasion", "brown"), cells, strict=True):
+        names = [f"{name}-{text}-1024" for name in (plain, trained) if name]
+        found = [ppl(name) for name in names]
+        assert cell.strip().removeprefix("trained: ").startswith(", ".join(found)), cell
+        assert kept(names[0]) in pairs or "estimated" in pairs
+
+
+def test_the_small_gpt2():
+    names = ("sfa-gpt2-novels-k16", "short-gpt2-novels-24", "short-gpt2-novels-12", "lora-dense-gpt2-novels")
+    for name, told in zip(
+        names, ("reach {}, as dense", "bytes {} and", "half the bytes {}", "tokens, {}"), strict=True
+    ):
+        assert told.format(ppl(f"{name}-persuasion-1024")) in PROSE, name
+    for text, told in (("persuasion", "costs {:.1f} % perplexity"), ("brown-fiction", "({:.1f} % on Brown's fiction)")):
+        found = result(f"eval-latent-fitted-gpt2-novels-r96-{text}-1024")
+        assert told.format(100 * (found["ppl"] / found["dense_ppl"] - 1)) in PROSE
+    rows = {r["label"]: r["layers"] for r in result("cache-gpt2-novels-cpu")["rows"]}
+    worst = {key: max(rows[f"Slim, {key[0]}-cache"][key[1]]["error"]) for key in (("K", "float32"), ("K", "bfloat16"))}
+    assert f"by {100 * worst['K', 'float32']:.2f} % of dense's output" in PROSE
+    assert f"by {100 * worst['K', 'bfloat16']:.0f} % in bfloat16" in PROSE
+    assert f"X-cache errs by {100 * max(rows['Slim, X-cache']['bfloat16']['error']):.1f} %" in PROSE
+
+
+def test_times_on_a_gpu():
+    for found in result("bench-focus-h200")["rows"]:
+        if found["phase"] == "prefill" and found["groups"] == 16 and found["looks"] == 1:
+            cell = row(f"{found['tokens']:,} | ").split("|")[2 + (found["dim"] == 128)].strip()
+            digits = 2 if found["speedup"] < 1 else 1
+            assert cell.startswith(f"{found['speedup']:.{digits}f}"), cell
+            assert "graph" not in cell or f"({found['speedup_graph']:.1f} inside" in cell
+
+
+def test_times_on_a_cpu():
+    for found in result("bench-focus-cpu")["rows"]:
+        low, high = (f"{found[f'speedup_{end}']:.2g}" for end in ("p10", "p90"))
+        assert f"| {found['length']:,} | {found['speedup']:.2g} ({low} to {high})" in README
+        assert f"{100 * found['kept_pairs']:.2g} %" in README
+    layers = result("bench-xattention-cpu")["rows"]
+    speeds, shares = ([f(r) for r in layers] for f in (lambda r: r["speedup"]["median"], lambda r: r["density"]))
+    assert f"{min(speeds):.1f} to {max(speeds):.1f} by layer" in README
+    assert f"{100 * min(shares):.0f} to {100 * max(shares):.0f} % of the pairs by layer" in README
