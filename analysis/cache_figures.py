@@ -87,7 +87,7 @@ def bars(result: dict[str, Any], dtype: str | None = None) -> go.Figure:
     figure.update_layout(legend_itemwidth=30)
     top = max(value for _, value, *_ in lines) / 1e3
     figure.update_xaxes(title=f"kB of cache a token, all layers, {dtype}", range=[0, 1.7 * top])
-    figure.update_yaxes(autorange="reversed", type="category")
+    figure.update_yaxes(autorange="reversed", type="category", **_broken([name for name, *_ in lines]))
     quiet(figure, height=140 + 34 * len(lines), barmode="overlay", bargap=0.3)
     # A line of the grid would run through every bar's text.
     return figure.update_yaxes(showgrid=False)
@@ -169,7 +169,7 @@ def layer_map(result: dict[str, Any], dtype: str) -> go.Figure:
     values = [[_log(e) for e in row["layers"][dtype]["error"]] for row in rows]
     figure.add_heatmap(
         z=values,
-        y=[escape(row["label"]) for row in rows],
+        y=(names := [escape(row["label"]) for row in rows]),
         x=list(range(max(map(len, values)))),
         zmin=-8,
         zmax=0,
@@ -185,12 +185,18 @@ def layer_map(result: dict[str, Any], dtype: str) -> go.Figure:
         colorbar={
             "title": "error",
             "tickvals": [-8, -6, -4, -2, 0],
-            "ticktext": ["1e-8", "1e-6", "1e-4", "1 %", "all"],
+            "ticktext": ["1e-8", "1e-6", "0.01 %", "1 %", "≥ 100 %"],
         },
     )
-    figure.update_xaxes(title=f"Layer, in {dtype}", dtick=max(1, round(max(map(len, values)) / 15)))
-    figure.update_yaxes(autorange="reversed", type="category")
+    few = max(map(len, values)) <= 15
+    figure.update_xaxes(title=f"Layer, in {dtype}", dtick=1 if few else None, nticks=15)
+    figure.update_yaxes(autorange="reversed", type="category", **_broken(names))
     return quiet(figure, height=130 + 30 * len(rows))
+
+
+def _broken(names: list[str]) -> dict[str, list[str]]:
+    """Ticks whose adapter stands on a line of its own, so that a narrow page keeps its room for the picture."""
+    return {"tickvals": names, "ticktext": [name.replace(" (", "<br>(") for name in names]}
 
 
 def _log(error: float | None) -> float:

@@ -218,6 +218,7 @@ def memory_bars(result: dict[str, Any]) -> go.Figure:
         )
     if not figure.data:
         return quiet(say(figure, EMPTY), height=360)
-    figure.update_xaxes(title="Length")
+    some = any(r.get("served") and r.get("peak_bytes") is None for line in by_line(result) for r in line)
+    figure.update_xaxes(title="Length; without a bar: not recorded" if some else "Length")
     figure.update_yaxes(title="Peak memory beyond the weights, MB")
     return quiet(figure, height=360, barmode="group")

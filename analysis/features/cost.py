@@ -101,7 +101,8 @@ def cost_figure(errors: dict[str, Any], speed: dict[str, Any]) -> go.Figure:
             hovertemplate=f"{label}<br>%{{x}}: %{{y:.3f}} of dense<extra></extra>",
         )
     quiet(figure, height=430)
-    figure.update_layout(legend={"orientation": "v", "x": 1.01, "y": 1, "yanchor": "top"}, margin={"t": 24})
+    # Below, and not beside: a narrow page would leave the lines no room.
+    figure.update_layout(legend={"y": -0.16, "yanchor": "top"}, margin={"t": 24})
     figure.add_hline(y=1, line={"color": QUIET, "dash": "dot", "width": 1.5})
     figure.add_annotation(
         text="dense", x=0, xref="paper", xanchor="left", y=0, yanchor="bottom", showarrow=False, font={"color": QUIET}

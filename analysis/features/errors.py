@@ -77,13 +77,16 @@ def error_figure(result: dict[str, Any], by: str, layer: int | None) -> go.Figur
             + ": error %{y:.1%}<extra></extra>",
         )
     quiet(figure, height=430, hovermode="closest")
-    figure.update_layout(legend={"orientation": "v", "x": 1.01, "y": 1, "yanchor": "top"}, margin={"t": 16, "r": 12})
+    # Below, and not beside: a narrow page would leave the lines no room.
+    figure.update_layout(legend={"y": -0.16, "yanchor": "top"}, margin={"t": 16, "r": 12})
     dense = 2 * result["head_dim"] if by == "bytes" else result["head_dim"]
     figure.update_xaxes(
         title="bytes of a key in one head, 16 bit" if by == "bytes" else "features (or dimensions) kept",
         range=[0, dense * 1.04],
     )
-    figure.add_vline(x=dense, line={"color": KEPT, "dash": "dot", "width": 1}, annotation={"text": "dense"})
+    figure.add_vline(
+        x=dense, line={"color": KEPT, "dash": "dot", "width": 1}, annotation={"text": "dense", "xanchor": "right"}
+    )
     figure.update_yaxes(title="error of the attention output", tickformat=".0%", range=[0, 1.25])
     return figure
 

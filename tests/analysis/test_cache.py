@@ -66,6 +66,8 @@ def test_figures_escape_names_and_say_what_is_missing():
     assert "SFA &lt;16&gt;" in names
     drawn = layer_map(whole, "float16").data[0]
     assert drawn.z[drawn.y.index("SFA &lt;16&gt;")][0] == 0.0
+    named = {**row(SFA), "label": "SFA, 8 (an-adapter)"}
+    assert "SFA, 8<br>(an-adapter)" in bars(result(named)).layout.yaxis.ticktext
     key = whole["rows"][1]["key"]
     assert {bar.name for bar in bars(whole, "float16").data} >= {"✕ lost to rounding", "≈ approximate"}
     assert any("overflows" in trace.name for trace in layer_errors(whole, key).data)
