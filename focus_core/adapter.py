@@ -103,6 +103,12 @@ class Adapter(nn.Module):
         return adapter
 
 
+def own_parameters(adapter: nn.Module) -> int:
+    """Numbers of an adapter, without those of an adapter that it holds for the variant to read."""
+    held = getattr(adapter, "reads", None)
+    return sum(p.numel() for p in adapter.parameters()) - (0 if held is None else own_parameters(held))
+
+
 def load_adapter(folder: str | Path, model: nn.Module | None = None) -> Adapter:
     """``Adapter.from_pretrained`` for inference, with every kind this package has."""
     import focus_core.lora

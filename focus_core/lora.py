@@ -43,6 +43,7 @@ class LoraSettings:
         rank: r.
         alpha: an update is scaled by ``alpha / rank``.
         through: the variant that it was trained through; its settings are what the adapter is served with.
+        reads: kind and config of the adapter that this variant reads, which lies in the same folder; None without one.
         seed: of the initial A; B starts as zeros, which leaves the model as it is.
     """
 
@@ -51,6 +52,7 @@ class LoraSettings:
     alpha: float = 16.0
     through: str = "dense"
     seed: int = 0
+    reads: dict | None = None
 
     def __post_init__(self) -> None:
         """Check the ranges; a list, as a file has it, becomes a tuple."""
@@ -63,7 +65,11 @@ class LoraSettings:
 
 
 class LoraAdapter(Adapter):
-    """A (r, inputs) and B (outputs, r) of every projection, under PEFT's names."""
+    """A (r, inputs) and B (outputs, r) of every projection, under PEFT's names.
+
+    Attributes:
+        reads: the frozen adapter that the variant reads which this one was trained through, or None.
+    """
 
     kind = "lora"
     config_class = LoraSettings
@@ -79,6 +85,17 @@ class LoraAdapter(Adapter):
                 bound = 1 / math.sqrt(inputs)
                 place.lora_A.weight.uniform_(-bound, bound, generator=generator)
                 place.lora_B.weight.zero_()
+        self.reads: Adapter | None = None
+        if config.reads is not None:
+            cls = Adapter.kinds[config.reads["kind"]]
+            self.reads = cls(cls.config_class(**config.reads["config"]))
+
+    def requires_grad_(self, requires_grad: bool = True) -> LoraAdapter:
+        """As for any module; what the variant reads stays frozen."""
+        super().requires_grad_(requires_grad)
+        if self.reads is not None:
+            self.reads.requires_grad_(False)
+        return self
 
     @contextmanager
     def attached(self, model: nn.Module) -> Iterator[None]:
@@ -115,13 +132,20 @@ class LoraAdapter(Adapter):
         listed = {k: sorted(v) if isinstance(v, set) else v for k, v in plain.items()}
         listed["peft_type"], listed["task_type"] = "LORA", "CAUSAL_LM"
         (beside / "adapter_config.json").write_text(json.dumps(listed, indent=1, default=str) + "\n", encoding="utf-8")
-        state = {name: tensor.detach().cpu().contiguous() for name, tensor in self.state_dict().items()}
+        state = {n: x.detach().cpu().contiguous() for n, x in self.state_dict().items() if n.startswith(_PREFIX)}
         save_file(state, beside / "adapter_model.safetensors", metadata={"format": "pt"})
         return folder
 
 
 def new_lora(
-    model: nn.Module, *, rank: int = 8, alpha: float = 16.0, targets: str = "qv", through: str = "dense", seed: int = 0
+    model: nn.Module,
+    *,
+    rank: int = 8,
+    alpha: float = 16.0,
+    targets: str = "qv",
+    through: str = "dense",
+    seed: int = 0,
+    reads: Adapter | None = None,
 ) -> LoraAdapter:
     """An untrained adapter for the projections ``targets`` of a model's attention; it changes nothing yet.
 
@@ -132,6 +156,7 @@ def new_lora(
         targets: letters of ``q``, ``k``, ``v`` and ``o``. Where one matrix makes q, k and v, it is updated whole.
         through: name of the variant that it will be trained through.
         seed: of the initial A.
+        reads: the trained adapter that this variant reads, where it needs one: it is copied, and stays as it is.
 
     Raises:
         InvalidInput: a projection that the model does not have, or a rank above the projections' sides.
@@ -140,7 +165,11 @@ def new_lora(
     most = max((min(inputs, outputs) for _, inputs, outputs in found), default=rank)
     if rank > most:
         raise InvalidInput(f"The update's rank is {rank}.", f"It can be 1 to {most}, which changes every weight.")
-    return LoraAdapter(LoraSettings(tuple(found), rank, alpha, through, seed))
+    about = None if reads is None else {"kind": reads.kind, "config": dataclasses.asdict(reads.config)}
+    adapter = LoraAdapter(LoraSettings(tuple(found), rank, alpha, through, seed, about))
+    if adapter.reads is not None and reads is not None:
+        adapter.reads.load_state_dict(reads.state_dict())
+    return adapter.requires_grad_(True)
 
 
 def _targets(model: nn.Module, letters: str) -> list[tuple[str, int, int]]:

@@ -67,9 +67,9 @@ def retrofit(model: nn.Module, variant: Variant, adapter: Any = None, recorder: 
     if not support.ok:
         raise Unsupported(f"{label} cannot serve {facts.name}: {support.reason}")
     kind = variant.adapter_kind
-    # LoRA changes the projections and is read by no variant.
-    left_out = variant.adapter_optional and getattr(adapter, "kind", None) in (None, "lora")
-    if kind is not None and not left_out and getattr(adapter, "kind", None) != kind:
+    # LoRA changes the projections; a variant reads only what LoRA holds for it.
+    read = variant.read_adapter(adapter)
+    if kind is not None and getattr(read, "kind", None) != kind and not (variant.adapter_optional and read is None):
         given = (
             "none was given" if adapter is None else f"{getattr(adapter, 'kind', type(adapter).__name__)!r} was given"
         )
@@ -99,7 +99,7 @@ class Retrofit:
     Attributes:
         model: the model.
         variant: the attention of the layers without a window of their own.
-        adapter: the variant's trained module, or None.
+        adapter: the trained module, or None; the variant reads ``variant.read_adapter`` of it.
         recorder: who watches, or None.
         facts: the model's facts; ``facts.native`` says which layers keep their own window.
     """
@@ -194,7 +194,8 @@ class Retrofit:
             native = self.facts.native[layer] is not None
             check_cache(cache, layer, native, owner)
             if self.variant.packs_keys and not native:
-                variant, adapter, derive = self.variant, self.adapter, self._derive(module)
+                variant, derive = self.variant, self._derive(module)
+                adapter = variant.read_adapter(self.adapter)
                 hidden = given["hidden_states"]
 
                 def pack(key: torch.Tensor, value: torch.Tensor) -> Packed:
@@ -224,7 +225,7 @@ class Retrofit:
             "first_key": first_key,
             "softcap": extra.get("softcap"),
             "sliding_window": window,
-            "adapter": self.adapter,
+            "adapter": self.variant.read_adapter(self.adapter),
         }
         if window is None:
             fields |= self._state(module, fields["hidden"], first_key, positions, query, key, cache)
@@ -255,10 +256,11 @@ class Retrofit:
             fields |= {"new_key": packed.key, "new_value": packed.value}
             if self.variant.rotates_cached:
                 fields["positions"] = key_positions(cache, layer, positions, first_key, queries)
-        prepared = self.variant.prepare_heads(query, new_key, layer, self.adapter, first_real)
+        read = self.variant.read_adapter(self.adapter)
+        prepared = self.variant.prepare_heads(query, new_key, layer, read, first_real)
         if prepared is None:
             real = real_positions(first_key, batch, keys, queries, hidden.device)
-            prepared = self.variant.prepare(hidden, layer, real, self.adapter, first_key)
+            prepared = self.variant.prepare(hidden, layer, real, read, first_key)
         cached = prepared.cached
         if packed is not None and packed.has_state:
             if cached is not None:

@@ -5,12 +5,15 @@ import json
 import pytest
 import torch
 from peft import PeftModel
+from safetensors.torch import load_file
 from torch import nn
 
 from focus_core.adapter import load_adapter, read_config
 from focus_core.errors import InvalidInput
 from focus_core.lora import LoraAdapter, LoraSettings, new_lora
+from focus_core.models.facts import facts_of
 from focus_core.retrofit import retrofit
+from focus_core.routing.online import RoutingCentroids, RoutingConfig
 from focus_core.variants import make
 from tests.retrofit.helpers import far, in_chunks, tokens
 from tests.tiny import FAMILIES, tiny_model
@@ -143,3 +146,36 @@ def test_a_bf16_model_keeps_its_type():
     adapter = moved(model)
     assert run(model, adapter, ids).dtype == torch.bfloat16
     assert all(isinstance(p, nn.Parameter) and p.dtype == torch.float32 for p in adapter.parameters())
+
+
+def routed_tiny(model) -> RoutingCentroids:
+    found = facts_of(model)
+    config = RoutingConfig(found.layers, found.kv_heads, found.head_dim, groups=4, seed=3)
+    return RoutingCentroids(config).requires_grad_(False)
+
+
+def test_it_holds_the_adapter_that_the_variant_reads(tmp_path):
+    model, ids, serve = tiny_model(), tokens(2, 60), {"groups": 4, "window": 4, "sinks": 1}
+    read = routed_tiny(model)
+    # With a B of zeros it is what the held adapter is alone.
+    unmoved = new_lora(model, through="routing", reads=read)
+    alone = run(model, read, ids, "routing", **serve)
+    assert far(run(model, unmoved, ids, "routing", **serve), alone) == 0
+    adapter = moved(model, through="routing", reads=read)
+    whole = run(model, adapter, ids, "routing", **serve)
+    assert far(whole, alone) > 0.01
+    with torch.no_grad(), retrofit(model, make("routing", serve), adapter):
+        assert far(in_chunks(model, ids, (25, *[1] * 35)), whole) < 3e-5
+    adapter.save_pretrained(tmp_path, model)
+    again = load_adapter(tmp_path, model)
+    assert far(run(model, again, ids, "routing", **serve), whole) == 0
+    # PEFT's own copy has the updates alone.
+    state = load_file(tmp_path / "peft" / "adapter_model.safetensors")
+    assert state
+    assert all("lora_" in name for name in state)
+    # Training moves the updates, never what they hold.
+    again.requires_grad_(True)
+    assert not any(p.requires_grad for p in again.reads.parameters())
+    assert {name.split(".")[0] for name, p in again.named_parameters() if p.requires_grad} == {"base_model"}
+    with pytest.raises(InvalidInput, match="needs an adapter of kind 'router'; 'lora' was given"):
+        run(model, again, ids, "focus")

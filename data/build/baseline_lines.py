@@ -56,8 +56,12 @@ class Line:
     evaluations: tuple[tuple[str, int, tuple[str, ...]], ...] = SHORT
 
 
-def _lora(through: str, rank: int = 8, rates: tuple[float, ...] = LORA_RATES, **more: Any) -> Line:
-    return Line(through, {"kind": "lora", "through": through, "rank": rank}, rates, **more)
+def _lora(through: str, rank: int = 8, rates: tuple[float, ...] = LORA_RATES, reads: str = "", **more: Any) -> Line:
+    """LoRA through a variant; ``reads`` names the shipped adapter that this variant reads."""
+    options = {"kind": "lora", "through": through, "rank": rank}
+    if reads:
+        options["through-adapter"] = str(SHIPPED / reads)
+    return Line(through, options, rates, **more)
 
 
 def _maps(features: int, select: str = "features", rates: tuple[float, ...] = MAP_RATES, **more: Any) -> Line:
@@ -94,6 +98,7 @@ LINES: dict[str, Line] = {
     "lora-dense-r8": _lora("dense", rates=(3e-4, *LORA_RATES), evaluations=NOVEL),
     "lora-longformer": _lora(LONGFORMER, evaluations=NOVEL),
     "lora-bigbird-matched": _lora(MATCHED),
+    "lora-routing-k16": _lora("routing", reads=f"{MODEL}-routing-k16"),
     "sfa-k8": _maps(8),
     "short-12": _maps(12, "first"),
     "short-16": _maps(16, "first"),

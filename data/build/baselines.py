@@ -135,7 +135,7 @@ def table() -> dict[str, Any]:
             continue
         record = config["record"]
         made, steps = record["settings"], record["settings"]["steps"]
-        ended = steps if (place / "training_record.json").exists() else record["step"]
+        ended = (read_json(place / "training_record.json") or record)["step"]
         where = {key: value for key, value in record["environment"].items() if key != "time"}
         environments.setdefault(where["device"], where)
         runs.append(

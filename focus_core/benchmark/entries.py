@@ -138,7 +138,7 @@ def _lacks(cls: type[Variant] | None, adapter: Any) -> str:
         return ""
     if adapter is None:
         return "needs a trained adapter and none was chosen."
-    if adapter.kind != cls.adapter_kind:
+    if getattr(cls.read_adapter(adapter), "kind", None) != cls.adapter_kind:
         return f"needs an adapter of kind {cls.adapter_kind}, and this one is of kind {adapter.kind}."
     return ""
 

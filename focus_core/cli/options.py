@@ -78,7 +78,8 @@ def choose_variant(args: argparse.Namespace) -> tuple[Any, Path | None]:
 
     folder = shipped_adapters().get(args.adapter, Path(args.adapter))
     document = read_config(folder)
-    if document["kind"] == LORA and kind is None and args.variant in VARIANTS:
+    reads = document["config"].get("reads") or {}
+    if document["kind"] == LORA and args.variant in VARIANTS and kind in (None, reads.get("kind")):
         # Its settings are those of the variant that it was trained through; any other keeps its own.
         served = document["serve"] if document["config"].get("through") == args.variant else {}
         return make(args.variant, {**served, **given}), folder

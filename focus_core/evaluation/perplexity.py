@@ -75,6 +75,8 @@ def evaluate(
     """
     import torch
 
+    from focus_core.adapter import own_parameters
+
     started = time.perf_counter()
     _check(loaded, variant, context, windows, batch)
     tokens, notes = windows_of(loaded.tokenizer, text, context, windows)
@@ -103,7 +105,7 @@ def evaluate(
         "variant": variant.name,
         "config": variant.to_dict(),
         "adapter": key["adapter"],
-        "adapter_parameters": 0 if adapter is None else sum(p.numel() for p in adapter.parameters()),
+        "adapter_parameters": 0 if adapter is None else own_parameters(adapter),
         "served": variant.served,
         **_summary(done),
         "dense_by_definition": by_definition,

@@ -30,6 +30,8 @@ class TrainSettings:
         query_topk, key_topk, window, sinks: the mask that is trained for and served.
         through: of ``lora``: the variant that is trained through and served, with settings if any, for example
             ``performer features=128``; its window and sinks are those above unless named here.
+        through_adapter: of ``lora``: folder of the adapter that this variant reads, where it needs one; it stays as it
+            is, and the new adapter holds a copy of it.
         rank: of ``lora`` and ``latent``: r.
         alpha, targets: of ``lora``: the scale ``alpha / r`` of an update, and the projections (``qkvo``).
         features, select, sparse: of ``sfa``, the codes that are trained for and served; ``select=first`` trains the
@@ -62,6 +64,7 @@ class TrainSettings:
     window: int = 128
     sinks: int = 4
     through: str = "dense"
+    through_adapter: str = ""
     rank: int = 8
     alpha: float = 16.0
     targets: str = "qv"
@@ -162,13 +165,30 @@ class TrainSettings:
             raise InvalidInput(f"There is no variant {name!r} to train through.", f"It can be {', '.join(VARIANTS)}.")
         if wrong := [item for item in given if "=" not in item]:
             raise InvalidInput(f"{wrong[0]!r} is no setting of {name}.", "Write FIELD=VALUE.")
-        if VARIANTS[name].adapter_kind:
-            raise InvalidInput(
-                f"{name} has an adapter of its own, and a model carries one.", "Train LoRA through another variant."
-            )
+        served = self._through_served(name)
         fields = {field.name for field in dataclasses.fields(VARIANTS[name])}
         near = {key: getattr(self, key) for key in ("window", "sinks") if key in fields}
-        return make(name, near | dict(item.split("=", 1) for item in given))
+        return make(name, near | served | dict(item.split("=", 1) for item in given))
+
+    def _through_served(self, name: str) -> dict:
+        """The settings that the variant's own adapter is served with."""
+        from focus_core.adapter import read_config
+
+        kind = VARIANTS[name].adapter_kind
+        if not self.through_adapter:
+            if kind and not VARIANTS[name].adapter_optional:
+                raise InvalidInput(
+                    f"{name} reads an adapter of kind {kind}, and none was named.", "Name its folder: through_adapter."
+                )
+            return {}
+        found = read_config(self.through_adapter)
+        if found["kind"] != kind:
+            raise InvalidInput(
+                f"{self.through_adapter} is an adapter of kind {found['kind']}; {name} reads "
+                f"{f'one of kind {kind}' if kind else 'none'}.",
+                "Leave out through_adapter." if kind is None else "",
+            )
+        return dict(found["serve"])
 
     @property
     def penalty_weight(self) -> float:

@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from focus_core.adapter import Adapter, fingerprint
+from focus_core.adapter import Adapter, fingerprint, load_adapter, own_parameters
 from focus_core.errors import Cancelled, InvalidInput
 from focus_core.routing.balance import LoadMeter, move_bias, move_duals
 from focus_core.routing.factorise import factorise, latent_settings
@@ -59,6 +59,7 @@ def new_adapter(facts: Any, settings: TrainSettings, model: nn.Module | None = N
         from focus_core.lora import new_lora
 
         assert model is not None, "LoRA updates modules of a model"
+        folder = settings.through_adapter
         return new_lora(
             model,
             rank=settings.rank,
@@ -66,6 +67,7 @@ def new_adapter(facts: Any, settings: TrainSettings, model: nn.Module | None = N
             targets=settings.targets,
             through=settings.variant_at(None).name,
             seed=settings.seed,
+            reads=load_adapter(folder, model) if folder else None,
         )
     if settings.kind == "sfa":
         return FeatureMaps(FeatureMapsConfig(facts.layers, facts.heads, facts.kv_heads, facts.head_dim))
@@ -124,7 +126,9 @@ def train(
     _check_lengths(training_ids, validation_ids, settings)
     accelerator = Accelerator(cpu=loaded.model.device.type == "cpu")
     adapter = new_adapter(loaded.facts, settings, loaded.model).to(loaded.model.device)
-    optimizer = torch.optim.AdamW(adapter.parameters(), lr=settings.learning_rate, weight_decay=0.0)
+    optimizer = torch.optim.AdamW(
+        (p for p in adapter.parameters() if p.requires_grad), lr=settings.learning_rate, weight_decay=0.0
+    )
     state = _new_state(loaded.model, training_ids, validation_ids, settings)
     if (found := read_state(out)) is not None:
         _check_same_run(out, found, state)
@@ -339,7 +343,7 @@ def _keep(out: Path, adapter: Adapter, loaded: Any, settings: TrainSettings, sta
         adapter.serve = {name: value for name, value in served.items() if name in settings.to_dict()}
     adapter.record = {
         "settings": settings.to_dict(),
-        "trained_parameters": sum(p.numel() for p in adapter.parameters()),
+        "trained_parameters": own_parameters(adapter),
         "tokens": state["step"] * settings.batch * settings.accumulate * settings.context,
         "texts": texts,
         "step": state["step"],

@@ -277,6 +277,17 @@ class Variant:
             )
         return Support(True)
 
+    @classmethod
+    def read_adapter(cls, adapter: Any) -> Any:
+        """The adapter that this variant reads: the given one, or where LoRA was trained through it, what LoRA holds.
+
+        None where there is none of the variant's kind.
+        """
+        if getattr(adapter, "kind", None) != LORA or cls.adapter_kind is None:
+            return adapter
+        held = adapter.reads
+        return held if held is not None and held.kind == cls.adapter_kind else None
+
     def prepare(
         self, hidden: torch.Tensor, layer: int, positions: torch.Tensor, adapter: Any, first_key: torch.Tensor | None
     ) -> Prepared:

@@ -41,7 +41,7 @@ def test_what_must_be_positive(name, value):
         ({"kind": "lora", "through": "loose"}, "no variant 'loose' to train through"),
         ({"kind": "lora", "through": "  "}, "through is empty"),
         ({"kind": "lora", "through": "window wide"}, "'wide' is no setting of window"),
-        ({"kind": "lora", "through": "kmeans"}, "kmeans has an adapter of its own"),
+        ({"kind": "lora", "through": "kmeans"}, "kmeans reads an adapter of kind"),
     ],
 )
 def test_what_could_not_train_is_refused(wrong, says):

@@ -10,6 +10,7 @@ from focus_core.adapter import load_adapter
 from focus_core.errors import Cancelled, InvalidInput
 from focus_core.evaluation.likelihood import token_nll
 from focus_core.retrofit import retrofit
+from focus_core.routing.online import fit_routing
 from focus_core.training import trainer
 from focus_core.training.checkpoint import FILE
 from focus_core.training.trainer import train
@@ -273,3 +274,21 @@ def test_lora_is_trained_through_the_variant_that_it_serves(tmp_path):
     assert other.config.through == "dense"
     near = settings(**KINDS["lora"], through="longformer sinks=3").variant_at(None).to_dict()
     assert near == {"window": 4, "sinks": 3}
+
+
+def test_lora_is_trained_through_a_variant_that_reads_an_adapter(tmp_path):
+    """The clusters stay as they were fitted, lie in the new adapter, and are not counted as trained."""
+    model = loaded()
+    clusters = fit_routing(model.model, ids()[:96].view(2, 48), groups=4)
+    clusters.serve = {"groups": 4, "window": 5, "sinks": 0}
+    clusters.save_pretrained(tmp_path / "clusters", model.model)
+    changes = KINDS["lora"] | {"through": "routing sinks=2", "through_adapter": str(tmp_path / "clusters")}
+    adapter = train(model, ids(), ids(200, seed=1), settings(**changes), tmp_path / "lora")
+    assert (adapter.kind, adapter.config.through) == ("lora", "routing")
+    assert (adapter.serve["groups"], adapter.serve["window"], adapter.serve["sinks"]) == (4, 5, 2)
+    assert all(torch.equal(x, adapter.reads.state_dict()[name]) for name, x in clusters.state_dict().items())
+    trained = [p for name, p in adapter.named_parameters() if name.startswith("base_model")]
+    assert adapter.record["trained_parameters"] == sum(p.numel() for p in trained)
+    assert any(p.abs().max() > 0 for name, p in adapter.named_parameters() if "lora_B" in name)
+    with pytest.raises(InvalidInput, match="is an adapter of kind routing; window reads none"):
+        settings(**(changes | {"through": "window"}))
