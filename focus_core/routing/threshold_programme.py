@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 
 from focus_core.errors import Cancelled, InvalidInput
+from focus_core.evaluation.recorders import PairCounter
 from focus_core.routing.thresholds import Thresholds, ThresholdsConfig, served_with
+
+if TYPE_CHECKING:
+    from focus_core.variants.base import AttentionCall, Variant
 
 
 @dataclass(frozen=True)
@@ -106,13 +110,12 @@ def fit_programme(
         start: threshold to begin with.
         factor: what a reduction multiplies it by.
         progress: told the fraction done.
-        cancel: asked before every run of the model.
+        cancel: asked at every layer of every window.
 
     Returns:
         The adapter; its record has the programme's table, the share of pairs that every state of it keeps, and what
         it lowered.
     """
-    from focus_core.evaluation.recorders import PairCounter
     from focus_core.models.facts import facts_of
     from focus_core.retrofit import retrofit
 
@@ -129,7 +132,7 @@ def fit_programme(
     if reductions > len(units):
         raise InvalidInput(f"{reductions} reductions of {len(units)} thresholds.", f"It can be 1 to {len(units)}.")
     total, runs = 1 + len(units) * reductions, 0
-    counter = PairCounter()
+    counter = _AskingCounter(cancel)
     kept: dict[tuple[int, ...], float] = {}
 
     def lower(state: Sequence[int]) -> None:
@@ -140,8 +143,7 @@ def fit_programme(
 
     def evaluate(state: Sequence[int]) -> float:
         nonlocal runs
-        if cancel is not None and cancel():
-            raise Cancelled
+        counter.ask()
         if progress is not None:
             progress(min(1.0, runs / total), f"Run {runs + 1} of at most {total}")
         runs += 1
@@ -178,7 +180,25 @@ def fit_programme(
     return adapter
 
 
-def _read(model: nn.Module, window: torch.Tensor, counter: Any) -> tuple[float, float]:
+class _AskingCounter(PairCounter):
+    """A counter of pairs that ends the run of the model it watches when it is asked to."""
+
+    def __init__(self, cancel: Callable[[], bool] | None) -> None:
+        super().__init__()
+        self._cancel = cancel
+
+    def ask(self) -> None:
+        """Raise Cancelled once the work is no longer wanted."""
+        if self._cancel is not None and self._cancel():
+            raise Cancelled
+
+    def record(self, call: AttentionCall, variant: Variant) -> None:
+        """See PairCounter.record."""
+        self.ask()
+        super().record(call, variant)
+
+
+def _read(model: nn.Module, window: torch.Tensor, counter: PairCounter) -> tuple[float, float]:
     """Mean negative log-likelihood of a window's tokens, and the share of pairs that was kept."""
     ids = window[None].to(next(model.parameters()).device)
     loss = float(model(input_ids=ids, labels=ids, use_cache=False).loss)

@@ -97,6 +97,16 @@ def test_what_cannot_be_fitted_is_refused(model):
         fit_programme(model, tokens(1, 64), variant, reductions=1, cancel=lambda: True)
 
 
+def test_the_programme_ends_within_a_layer_of_being_asked_to(model):
+    asked = iter([False] * 6)
+    with pytest.raises(Cancelled):
+        # The first run alone asks thirteen times: before it, and at the three layers of four windows.
+        fit_programme(
+            model, tokens(4, 64), make("xattention", SETTINGS), reductions=1, cancel=lambda: next(asked, True)
+        )
+    assert next(asked, None) is None
+
+
 def test_thresholds_are_saved_and_serve_every_head(model, tmp_path):
     adapter = Thresholds(ThresholdsConfig(3, 9))
     adapter.thresholds.copy_(torch.linspace(0.2, 1.0, 27).view(3, 9))
