@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import multiprocessing
+import os
 from typing import Any
 
 LIMITS = {"float32": 1e-5, "float16": 3e-3, "bfloat16": 1.5e-2}
@@ -32,6 +33,7 @@ def make_call(case: dict[str, Any], device: str) -> tuple[list[Any], dict[str, A
 
     get = {"batch": 1, "heads": 4, "kv": 2, "keys": 700, "queries": None, "dim": 64, "value_dim": None} | case
     get = {"routers": 1, "groups": 8, "looks": 1, "held": 1, "dtype": "bfloat16", "layout": "heads"} | get
+    get = {"backend": "triton"} | get
     keys, queries = get["keys"], get["queries"] or get["keys"]
     generator = torch.Generator(device).manual_seed(keys + get["dim"])
     dtype = getattr(torch, get["dtype"])
@@ -48,12 +50,19 @@ def make_call(case: dict[str, Any], device: str) -> tuple[list[Any], dict[str, A
     shape = (get["batch"], get["routers"], keys)
     sets = group_sets(shape, get["groups"], get["looks"], device, 1)[..., keys - queries :]
     offered = group_sets(shape, get["groups"], get["held"], device, 2)
-    if get["routers"] > 1 and get["groups"] == 64:
+    if get["backend"] == "flash":
+        if get["layout"] == "tokens":
+            # Some tokens in no group.
+            offered = offered.masked_fill(torch.arange(keys, device=device) % 7 == 3, 0)
+        sets = offered[..., keys - queries :]
+        if get.get("copied"):
+            sets = sets.clone()
+    elif get["routers"] > 1 and get["groups"] == 64:
         # Bit 63 makes a set negative.
         sets, offered = sets | (1 << 63) - (1 << 64), offered.clone()
         offered[..., ::5] = (1 << 63) - (1 << 64)
     settings = {"window": 40, "sinks": 4} | {
-        name: case[name] for name in ("window", "sinks", "softcap", "scale", "members") if name in case
+        name: case[name] for name in ("window", "sinks", "softcap", "scale", "members", "equal") if name in case
     }
     if "first" in case:
         settings["first_key"] = torch.tensor(case["first"], device=device)
@@ -85,6 +94,23 @@ def cases() -> list[dict[str, Any]]:
     return found
 
 
+def flash_cases() -> list[dict[str, Any]]:
+    """What flash-attn-4 is asked to do inside groups."""
+    found: list[dict[str, Any]] = [
+        {"dim": d, "dtype": t} for d in (64, 80, 96, 128, 256) for t in ("bfloat16", "float16")
+    ]
+    found += [{"members": (1, 1), "keys": n, "window": 20, "sinks": 2} for n in (23, 129, 1000, 4097)]
+    found += [{"heads": 9, "kv": 3}, {"heads": 8, "kv": 1, "dim": 128}, {"heads": 4, "kv": 4, "value_dim": 128}]
+    found += [{"kv": 2, "routers": 2}, {"heads": 9, "kv": 3, "routers": 3, "batch": 3, "layout": "tokens"}]
+    found += [{"batch": 6, "routers": 2}, {"groups": 1}, {"groups": 64, "keys": 2000}, {"layout": "tokens"}]
+    found += [{"window": w, "sinks": s} for w, s in ((1, 0), (1, 3), (300, 0), (65, 100), (8, 650))]
+    found += [{"batch": 3, "first": [0, 150, 700]}, {"batch": 3, "first": [0, 150, 700], "queries": 300}]
+    found += [{"queries": n} for n in (9, 300, 699)] + [{"queries": 300, "routers": 2, "batch": 2}]
+    found += [{"copied": True}, {"copied": True, "members": (1, 1), "equal": True}, {"softcap": 5.0, "scale": 0.3}]
+    found += [{"keys": 33_001, "heads": 1, "kv": 1, "groups": 16, "first": [77], "window": 256}]
+    return [case | {"backend": "flash"} for case in found]
+
+
 def check(case: dict[str, Any], device: str = "cuda", twice: bool = True) -> dict[str, Any]:
     """Relative errors of output and log-sum-exp of one case, and whether they are within the limits.
 
@@ -98,7 +124,8 @@ def check(case: dict[str, Any], device: str = "cuda", twice: bool = True) -> dic
     from focus_core.kernels.focus import focus_attention
 
     call, settings = make_call(case, device)
-    members = settings.pop("members", None)
+    kernel = {"backend": case.get("backend", "triton"), "members": settings.pop("members", None)}
+    kernel["equal"] = settings.pop("equal", False)
     wide = [x.float() if x.is_floating_point() else x for x in call]
     # All queries at once would be N x N floats for the longest case.
     stripes = range(0, call[0].shape[2], 4096)
@@ -112,8 +139,8 @@ def check(case: dict[str, Any], device: str = "cuda", twice: bool = True) -> dic
         wanted.append(out)
         sums.append(lse)
     wanted, sums = torch.cat(wanted, 2), torch.cat(sums, 2)
-    out, lse = focus_attention(*call, **settings, backend="triton", return_lse=True, members=members)
-    plain = focus_attention(*call, **settings, backend="triton", members=members) if twice else out
+    out, lse = focus_attention(*call, **settings, **kernel, return_lse=True)
+    plain = focus_attention(*call, **settings, **kernel) if twice else out
     error = float((out.float() - wanted).norm() / wanted.norm())
     some = sums > -math.inf
     off = float((lse - sums)[some].abs().max()) if bool(some.any()) else 0.0
@@ -124,13 +151,21 @@ def check(case: dict[str, Any], device: str = "cuda", twice: bool = True) -> dic
     return {**case, "error": error, "lse_error": off, "same": same, "good": bool(good and same < LIMITS[dtype])}
 
 
-def check_refusal_to_guess(device: str = "cuda") -> dict[str, Any]:
-    """A token with more groups than was said makes every output NaN."""
+def check_refusal_to_guess(device: str = "cuda", backend: str = "triton") -> list[dict[str, Any]]:
+    """What does not hold as it was said makes every output NaN."""
     from focus_core.kernels.focus import focus_attention
 
-    call, _ = make_call({"looks": 2}, device)
-    out = focus_attention(*call, window=8, backend="triton", members=(1, 1))
-    return {"what": "more groups than was said", "good": bool(out.isnan().all())}
+    kind: dict[str, Any] = {"window": 8, "backend": backend, "members": (1, 1)}
+    q, k, v, sets, offered = make_call({"looks": 2, "dtype": "float16"}, device)[0]
+    if backend == "triton":
+        out = focus_attention(q, k, v, sets, offered, **kind)
+        return [{"what": "more groups than was said", "good": bool(out.isnan().all())}]
+    more = focus_attention(q, k, v, sets, sets, **kind)
+    apart = focus_attention(q, k, v, offered.roll(1, -1), offered, equal=True, **kind)
+    return [
+        {"what": "flash: more groups than was said", "good": bool(more.isnan().all())},
+        {"what": "flash: other sets than was said", "good": bool(apart.isnan().all())},
+    ]
 
 
 def _one(case: dict[str, Any]) -> dict[str, Any]:
@@ -141,8 +176,17 @@ def _one(case: dict[str, Any]) -> dict[str, Any]:
         return {**case, "good": False, "problem": f"{type(problem).__name__}: {problem}"[-700:]}
 
 
-def check_all(workers: int) -> list[dict[str, Any]]:
-    """Every case, several at once: what takes the time is compiling."""
+def check_all(workers: int, flash: bool = False) -> list[dict[str, Any]]:
+    """Every case, several at once: what takes the time is compiling.
+
+    Args:
+        workers: processes.
+        flash: flash-attn-4 is there, and its cases are run too.
+    """
+    # flash-attn-4 compiles for seconds: its cases start first, and its compiled kernels are kept on disk for the rest.
+    os.environ.setdefault("FLASH_ATTENTION_CUTE_DSL_CACHE_ENABLED", "1")
     with multiprocessing.get_context("spawn").Pool(workers) as pool:
-        done = pool.map(_one, cases(), chunksize=1)
-    return [*done, check_refusal_to_guess()]
+        done = pool.map(_one, [*(flash_cases() if flash else []), *cases()], chunksize=1)
+    for backend in ("triton", "flash") if flash else ("triton",):
+        done += check_refusal_to_guess(backend=backend)
+    return done

@@ -74,3 +74,29 @@ def brute_force(q, k, v, query_bits, key_bits, *, window, sinks=0, first_key=Non
                     lse[b, h, n] = top + math.log(sum(weights))
                     out[b, h, n] = sum(w * x for w, x in zip(weights, values, strict=True)) / sum(weights)
     return out, lse, kept
+
+
+def varlen_attention(q, k, v, cuts, used, scale, softcap):
+    """What flash-attn-4 is asked for, in plain PyTorch: a segment's last tokens attend causally over the segment.
+
+    Rows of no segment are NaN here: nothing may read them.
+    """
+    heads, kv_heads = q.shape[1], k.shape[1]
+    out = torch.full((*q.shape[:2], v.shape[2]), math.nan, dtype=q.dtype)
+    lse = torch.full((heads, q.shape[0]), math.nan)
+    for at in range(len(cuts[0]) - 1):
+        bounds = []
+        for side in range(2):
+            low = int(cuts[side][at])
+            high = int(cuts[side][at + 1]) if used is None else low + int(used[side][at])
+            bounds.append(slice(low, high))
+        x = q[bounds[0]].float().transpose(0, 1)
+        y, z = (t[bounds[1]].float().transpose(0, 1).repeat_interleave(heads // kv_heads, 0) for t in (k, v))
+        scores = scale * x @ y.transpose(1, 2)
+        if softcap is not None:
+            scores = softcap * torch.tanh(scores / softcap)
+        n, m = scores.shape[1:]
+        scores = scores.masked_fill(torch.arange(m) > torch.arange(m - n, m)[:, None], -math.inf)
+        out[bounds[0]] = (scores.softmax(-1) @ z).transpose(0, 1).to(q.dtype)
+        lse[:, bounds[0]] = scores.logsumexp(-1)
+    return out, lse

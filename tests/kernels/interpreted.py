@@ -11,6 +11,7 @@ import sys
 import torch
 
 from benchmarks.gpu_focus_checks import check, check_refusal_to_guess
+from tests.kernels.cases import varlen_attention
 
 _SMALL = {"keys": 70, "dim": 16, "heads": 2, "kv": 1, "window": 9, "sinks": 2, "groups": 4, "dtype": "float32"}
 _PADDED = {"batch": 2, "first": [25, 70], "looks": 2}
@@ -44,6 +45,31 @@ CASES = {
     "copied blocks": {"copies": True, "keys": 150, "dim": 24},
     "copied blocks, both sides": {"copies": True, "looks": 2, "held": 2},
 }
+_FLASH = {"backend": "flash", "dtype": "float16"}
+CASES |= {
+    f"flash: {name}": _FLASH | case
+    for name, case in {
+        "one line": {"members": (1, 1)},
+        "just past the window": {"keys": 12, "members": (1, 1)},
+        "a router a key head": {"heads": 4, "kv": 2, "routers": 2, "batch": 2},
+        "three query heads a key head": {"heads": 3, "kv": 1, "dim": 8, "value_dim": 24},
+        "tokens in no group": {"layout": "tokens", "heads": 4, "kv": 2, "routers": 2, "keys": 150},
+        "one group": {"groups": 1},
+        "sixty-four groups": {"groups": 64, "keys": 150},
+        "no sinks, window of one": {"window": 1, "sinks": 0},
+        "more sinks than a block": {"sinks": 40},
+        "window over everything": {"window": 200},
+        "left padding": {"batch": 2, "first": [25, 70], "twice": True},
+        "left padding after a cache": {"batch": 2, "first": [25, 70], "queries": 50},
+        "queries after a cache": {"queries": 40, "keys": 150, "layout": "tokens"},
+        "queries after a cache, a router a key head": {"queries": 40, "kv": 2, "routers": 2, "keys": 150},
+        "sets copied": {"copied": True},
+        "sets copied, as said": {"copied": True, "members": (1, 1), "equal": True},
+        "soft cap": {"softcap": 0.8, "scale": 0.5},
+        "decode": {"queries": 2},
+        "longer": {"keys": 700, "heads": 1, "kv": 1, "window": 70},
+    }.items()
+}
 
 
 def run(case: dict) -> dict:
@@ -67,10 +93,17 @@ def run(case: dict) -> dict:
 
 def main() -> None:
     """Every case, a line each."""
+    from focus_core.kernels.focus import flash
+    from focus_core.kernels.focus.flash import run as flash_run
+
     torch.set_num_threads(1)
+    # flash-attn-4 itself needs a GPU; what surrounds it is run as it is.
+    flash.package_refusal = lambda device: None
+    flash_run.attend_groups = varlen_attention
     for name, case in CASES.items():
         print(json.dumps({"name": name, **run(case)}), flush=True)
-    print(json.dumps({"name": "more groups than was said", **check_refusal_to_guess("cpu")}), flush=True)
+    for row in check_refusal_to_guess("cpu") + check_refusal_to_guess("cpu", "flash"):
+        print(json.dumps({"name": row["what"], **row}), flush=True)
 
 
 if __name__ == "__main__":

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import torch
 
-from focus_core.errors import InvalidInput, NotAvailable
+from focus_core.errors import InvalidInput
 from focus_core.kernels.checks import check_first_key, check_qkv, check_softcap, scale_of
 from focus_core.kernels.dense import dense_attention
 from focus_core.kernels.focus.choose import choose_backend
 from focus_core.kernels.focus.chunked import focus_chunked
 from focus_core.kernels.focus.cpu import focus_cpu
+from focus_core.kernels.focus.flash import focus_flash
 from focus_core.kernels.focus.reference import focus_reference
 from focus_core.kernels.focus.triton import focus_triton
 
@@ -32,6 +33,7 @@ def focus_attention(
     backend: str = "auto",
     return_lse: bool = False,
     members: tuple[int, int] | None = None,
+    equal: bool = False,
 ):
     """Attention over a window, a few first tokens, and the tokens that share a group.
 
@@ -50,10 +52,13 @@ def focus_attention(
         scale: factor of the scores; ``1 / sqrt(D)`` when None.
         softcap: soft cap of the scores, before masking and the log-sum-exp; None for none.
         backend: ``auto`` (see ``choose_backend``), ``reference`` (the specification), ``chunked`` (masked, any device),
-            ``cpu`` (does only the kept work) or ``triton`` (the same on a GPU; forward only).
+            ``cpu`` (does only the kept work), ``triton`` (the same on a GPU; forward only) or ``flash`` (the same with
+            flash-attn-4 in the groups, where a token looks into the one group that it is in).
         return_lse: also return the natural-log log-sum-exp.
-        members: the most groups of a query and of a key, where known: the triton backend then need not wait for the
+        members: the most groups of a query and of a key, where known: the GPU backends then need not wait for the
             GPU to tell. Where a set holds more, every output is NaN; (0, 0) says that no token has a group.
+        equal: the set of every query is that of the key at its position, where known; the same tensor for both says so
+            too. The flash backend then need not wait for the GPU to tell, and gives NaN where it does not hold.
 
     Returns:
         (B, Hq, Nq, Dv), and with ``return_lse`` (B, Hq, Nq) in fp32 (fp64 for fp64). A padded query gives 0 and -inf.
@@ -61,7 +66,7 @@ def focus_attention(
     Raises:
         InvalidInput: for arguments that do not fit, shown as they are.
         NotAvailable: for a backend that is not on this machine.
-        Unsupported: for a call that the triton backend does not serve, with the reason.
+        Unsupported: for a call that the triton or flash backend does not serve, with the reason.
     """
     check_qkv(q, k, v)
     check_first_key(first_key, q.shape[0])
@@ -72,15 +77,17 @@ def focus_attention(
         raise InvalidInput(f"There is no backend {backend!r}.", f"It can be {', '.join(BACKENDS)}.")
     name = backend
     if backend == "auto":
-        name = choose_backend(q, k, query_bits, key_bits, window=window, sinks=sinks, members=members).backend
+        name = choose_backend(
+            q, k, query_bits, key_bits, window=window, sinks=sinks, members=members, equal=equal
+        ).backend
     if name == "dense":
         return dense_attention(q, k, v, first_key=first_key, scale=scale, softcap=softcap, return_lse=return_lse)
     arguments = {"window": window, "sinks": sinks, "first_key": first_key, "scale": scale_of(q, scale)}
     arguments |= {"softcap": softcap, "return_lse": return_lse}
     if name == "triton":
         return focus_triton(q, k, v, query_bits, key_bits, members=members, **arguments)
-    if name not in _KERNELS:
-        raise NotAvailable(f"The {name} backend of focus_attention is not in this build.", "backend='auto' works.")
+    if name == "flash":
+        return focus_flash(q, k, v, query_bits, key_bits, members=members, equal=equal, **arguments)
     return _KERNELS[name](q, k, v, query_bits, key_bits, **arguments)
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 
 from focus_core.kernels.focus.decode import DECODE_QUERIES
+from focus_core.kernels.focus.flash import flash_refusal, same_sets
 from focus_core.kernels.focus.triton import triton_refusal
 
 _SAMPLE = 128
@@ -25,7 +26,7 @@ class Choice:
     """The backend that ``auto`` takes.
 
     Attributes:
-        backend: ``dense``, ``chunked``, ``cpu`` or ``triton``.
+        backend: ``dense``, ``chunked``, ``cpu``, ``triton`` or ``flash``.
         reason: one sentence for a person.
         share: share of the causal pairs that the cpu backend would compute, estimated on a sample; None where
             nothing was estimated. It can pass 1: a pair that shares several groups is looked at in each.
@@ -45,6 +46,7 @@ def choose_backend(
     window: int,
     sinks: int = 0,
     members: tuple[int, int] | None = None,
+    equal: bool = False,
 ) -> Choice:
     """The fastest exact backend for a call of ``focus_attention``; arguments as there.
 
@@ -57,6 +59,9 @@ def choose_backend(
         return Choice("dense", f"The window and the sinks cover all {keys} keys: this is dense attention.")
     if q.device.type != "cpu":
         why = triton_refusal(q, k, None, members)
+        inside = members == (1, 1) and (equal or same_sets(query_bits, key_bits))
+        if inside and queries > DECODE_QUERIES and flash_refusal(q, k, None, members) is None:
+            return Choice("flash", "Queries look into the group they are in: flash-attn-4 serves the groups.")
         if why is None:
             return Choice("triton", "On a GPU only the kept pairs are computed, by Triton kernels.")
         return Choice("chunked", f"{why} All pairs are computed, with a mask.")

@@ -10,7 +10,7 @@ from focus_core.kernels.focus.triton.applies import triton_refusal
 from focus_core.kernels.focus.triton.decode import decode
 from focus_core.kernels.focus.triton.gather import gather_keys
 from focus_core.kernels.focus.triton.group_pass import group_pass
-from focus_core.kernels.focus.triton.near_pass import near_pass
+from focus_core.kernels.focus.triton.near_pass import SlotParts, near_pass
 from focus_core.kernels.focus.triton.plan import make_plan, most_members
 from focus_core.kernels.focus.triton.tiles import fitted, group_tile, near_tile, scores_of, shared_memory
 
@@ -44,7 +44,7 @@ def focus_triton(q, k, v, query_bits, key_bits, *, window, sinks, first_key, sca
     room = shared_memory(q.device)
     far, near = (fitted(of(q.dtype, widest), q.dtype, widest, room) for of in (group_tile, near_tile))
     if looked == 0 or held == 0 or window + sinks >= keys:
-        near_pass((q, k, v), out, lse, None, None, query_bits, first, window, sinks, 0, scores, near)
+        near_pass((q, k, v), out, lse, None, query_bits, first, window, sinks, scores, near)
         return (out, lse) if return_lse else out
     sorted_keys = None
     for skip in range(0, looked, ROUND_SLOTS):
@@ -53,8 +53,9 @@ def focus_triton(q, k, v, query_bits, key_bits, *, window, sinks, first_key, sca
         # The keys lie alike in every round.
         sorted_keys = sorted_keys or gather_keys(k, v, plan, key_bits.shape[1])
         two_sided = looked > 1 and held > 1
-        parts = group_pass(q, *sorted_keys, plan, query_bits, key_bits, two_sided, scores, far)
-        near_pass((q, k, v), out, lse, parts, plan, query_bits, first, window, sinks, skip, scores, near)
+        found = group_pass(q, *sorted_keys, plan, query_bits, key_bits, two_sided, scores, far)
+        parts = SlotParts(*found, plan.over, skip)
+        near_pass((q, k, v), out, lse, parts, query_bits, first, window, sinks, scores, near)
     return (out, lse) if return_lse else out
 
 

@@ -107,6 +107,11 @@ def near_tile(dtype: torch.dtype, widest: int) -> Tile:
     return Tile(64, 64, 4, 3) if widest <= 128 else Tile(64, 32, 4, 2)
 
 
+def apart_tile(dtype: torch.dtype, widest: int) -> Tile:
+    """Sizes of that pass where it leaves out the pairs that share a group."""
+    return near_tile(dtype, widest)
+
+
 def fitted(tile: Tile, dtype: torch.dtype, widest: int, room: float) -> Tile:
     """The tile with as many pipeline stages as ``room`` bytes of shared memory hold, at least one."""
     line = padded(widest) * dtype.itemsize

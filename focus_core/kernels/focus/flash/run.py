@@ -1,0 +1,57 @@
+"""The whole of the flash backend: sort, scatter, flash-attn-4 within the groups, and the near pass with the merge."""
+
+from __future__ import annotations
+
+import torch
+
+from focus_core.errors import Unsupported
+from focus_core.kernels.focus.decode import DECODE_QUERIES
+from focus_core.kernels.focus.flash.applies import call_refusal, same_sets
+from focus_core.kernels.focus.flash.attend import attend_groups
+from focus_core.kernels.focus.flash.scatter import scatter_tokens
+from focus_core.kernels.focus.flash.sort import sort_tokens
+from focus_core.kernels.focus.triton.applies import triton_refusal
+from focus_core.kernels.focus.triton.near_pass import SortedPart, near_pass
+from focus_core.kernels.focus.triton.run import focus_triton
+from focus_core.kernels.focus.triton.tiles import apart_tile, fitted, scores_of, shared_memory
+
+
+def focus_flash(
+    q, k, v, query_bits, key_bits, *, window, sinks, first_key, scale, softcap, return_lse, members=None, equal=False
+):
+    """Focus's attention; arguments as in ``focus_attention``, already checked.
+
+    Raises:
+        Unsupported: where the backend does not serve the call, with the reason.
+    """
+    settings = {"window": window, "sinks": sinks, "first_key": first_key, "scale": scale, "softcap": softcap}
+    reason = triton_refusal(q, k, v, members) or call_refusal(q, k, v, members, scale)
+    same = same_sets(query_bits, key_bits)
+    if reason is None and not same and not equal:
+        start = key_bits.shape[2] - query_bits.shape[2]
+        if not torch.equal(query_bits, key_bits[..., start:]):
+            reason = "The flash backend serves queries that look into the group they are in; these have sets apart."
+    if reason is None and members is None and bool((key_bits & (key_bits - 1) != 0).any()):
+        reason = "The flash backend serves one group a token; here a token has more."
+    if reason is not None:
+        raise Unsupported(reason, "backend='auto' works.")
+    few = q.shape[2] <= DECODE_QUERIES
+    if few or window + sinks >= k.shape[2] or (members is not None and min(members) == 0):
+        # Nothing for flash-attn-4 to do: the groups of these calls are decoded, or hold no far key.
+        return focus_triton(q, k, v, query_bits, key_bits, **settings, return_lse=return_lse, members=members or (1, 1))
+    q, k, v = (x if x.stride(3) == 1 else x.contiguous() for x in (q, k, v))
+    first = None if first_key is None else first_key.to(q.device, torch.int32)
+    queries, keys, routers = q.shape[2], k.shape[2], key_bits.shape[1]
+    far = sort_tokens(query_bits, key_bits, first, 0, same)
+    near = far if queries == keys else sort_tokens(query_bits, key_bits, first, keys - queries, same)
+    rows = scatter_tokens(q, k, v, (near.spot, far.spot), far.group, routers)
+    # With one line the last segment ends where the tokens without a group start; several lines have such gaps.
+    used = None if k.shape[0] * routers == 1 else (near.used, far.used)
+    part, part_lse = attend_groups(*rows, (near.cuts, far.cuts), used, scale, softcap)
+    out = q.new_empty(*q.shape[:3], v.shape[3])
+    lse = torch.empty(q.shape[:3], dtype=torch.float32, device=q.device) if return_lse else None
+    widest = max(q.shape[3], v.shape[3])
+    tile = fitted(apart_tile(q.dtype, widest), q.dtype, widest, shared_memory(q.device))
+    parts = SortedPart(part, part_lse, near.spot, far.group, far.over)
+    near_pass((q, k, v), out, lse, parts, query_bits, first, window, sinks, scores_of(scale, softcap), tile)
+    return (out, lse) if return_lse else out
