@@ -14,7 +14,7 @@ import argparse
 import json
 import subprocess
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -59,11 +59,11 @@ class Recording:
                 print("FAILED", json.dumps(check), flush=True)
         write_json(self.path, self.found, indent=1)
 
-    def add(self, *rows: dict[str, Any]) -> None:
-        """Keep rows and print each as one line."""
+    def add(self, *rows: dict[str, Any], shown: Collection[str] | None = None) -> None:
+        """Keep rows and print each as one line: all of its fields, or those in ``shown``."""
         self.found["rows"] += rows
         for row in rows:
-            say(row)
+            say({name: row[name] for name in row if shown is None or name in shown})
         write_json(self.path, self.found, indent=1)
 
     def failed(self, most: float | None = None) -> bool:

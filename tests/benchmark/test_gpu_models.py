@@ -1,0 +1,89 @@
+"""The whole-model measurement, on a tiny model and a CPU: what a row says, and that its checks can fail."""
+
+import pytest
+import torch
+
+from benchmarks import gpu_models
+from benchmarks.gpu_model_lines import dense_lines, llama_shape, stretched
+from benchmarks.gpu_models import Runner, checks, measure, sources
+from focus_core.variants.base import Prepared
+from tests.tiny import tiny_model
+
+SIZES = {"hidden_size": 64, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
+SIZES |= {"num_key_value_heads": 2, "vocab_size": 300, "head_dim": 16, "initializer_range": 0.125}
+KERNELS = [("torch", "torch")]
+
+
+@pytest.fixture(scope="module")
+def runner():
+    return Runner(llama_shape([192, 320], "cpu", KERNELS, SIZES), steps=3)
+
+
+def test_rows_have_the_whole_and_attention_alone(runner):
+    rows = measure(runner, 320, repeats=2)
+    assert [(row["phase"], row["line"]) for row in rows] == [
+        (phase, line) for phase in ("prefill", "decode") for line in ("dense", "Focus K=16 q1k1", "Focus K=16 q4k1")
+    ]
+    for row in rows:
+        assert row["tokens"] == 320
+        assert row["dim"] == 16
+        assert 0 < row["attention_ms"]["median"] < row["ms"]["median"]
+        assert 0 < row["attention_share"] < 1
+        assert row["baseline"] == "torch"
+        if row["phase"] == "decode":
+            assert row["ms"]["n"] == 2 * (3 - gpu_models.FIRST)
+            assert 0 < row["append_ms"]["median"] < row["ms"]["median"]
+            assert row["cache_gb"] > 0
+    dense, once, more = rows[:3]
+    assert dense["speedup"] == dense["attention_speedup"] == 1
+    assert 1 < more["pair_limit"] < once["pair_limit"]
+    assert "untrained" in once["routing"]
+
+
+def test_balanced_groups_stand_for_the_routers(runner):
+    variant = runner.subject.lines[1].variant
+    sets = variant.sets(torch.arange(320)[None])
+    assert sets.cached.shape == (1, 2, 320)
+    counts = torch.stack([(sets.cached[0, 0] == 1 << group).sum() for group in range(16)])
+    assert counts.sum() == 320
+    assert counts.max() < 3 * 320 / 16
+    torch.testing.assert_close(variant.sets(torch.tensor([[7]])).cached, sets.cached[..., 7:8])
+
+
+def test_every_pair_kept_is_dense_attention(runner, monkeypatch):
+    found = checks(runner, KERNELS[0])
+    assert [row["decoded"] for row in found] == [0, 4]
+    assert all(row["good"] for row in found), found
+
+    def nothing(self, hidden, layer, positions, adapter, first_key):
+        sets = torch.zeros(1, 1, hidden.shape[1], dtype=torch.int64)
+        return Prepared(sets, sets)
+
+    monkeypatch.setattr(gpu_models._OneGroup, "prepare", nothing)
+    assert not any(row["good"] for row in checks(runner, KERNELS[0]))
+
+
+def test_the_model_is_left_as_it_was(runner):
+    model, ids = runner.subject.model, runner.subject.ids[:, :40]
+    before = model.config._attn_implementation
+    with torch.no_grad():
+        wanted = model(ids).logits
+        with dense_lines(KERNELS)[0].inside(model, runner.watch):
+            torch.testing.assert_close(model(ids).logits, wanted)
+        assert model.config._attn_implementation == before
+
+
+def test_positions_are_scaled_past_what_the_model_was_trained_on():
+    model = tiny_model("llama", layers=1, max_position_embeddings=64)
+    ids = torch.arange(48)[None]
+    before = model(ids).logits
+    assert stretched(model, 48) == "as trained"
+    torch.testing.assert_close(model(ids).logits, before)
+    assert stretched(model, 100) == "trained on 64, scaled 2x by YaRN"
+    assert stretched(model, 200) == "trained on 64, scaled 4x by YaRN"
+    assert model.config.max_position_embeddings == 256
+    assert not torch.allclose(model(ids).logits, before)
+
+
+def test_the_kernels_sources_are_named():
+    assert "focus_core/kernels/focus/triton" in sources()
