@@ -89,7 +89,19 @@ def test_what_was_found():
     assert ppl("performer") > 1000
     assert ppl("lora-performer-64") > 4 * ppl("dense")
     # What LoRA learns through dense serves Longformer as well as what it learns through Longformer.
-    assert abs(ppl("lora-longformer") - ppl("lora-dense-r8-in-longformer")) < 0.1
+    for through in ("longformer", "window-128", "bigbird-matched"):
+        own, dense = f"lora-{through}", f"lora-dense-r8-in-{through}"
+        assert abs(ppl(own) - ppl(dense)) < 0.12
+        assert ppl(own, "brown") > ppl(dense, "brown")
+    # More of the rank changes little.
+    ranks = [ppl(f"lora-dense-r{rank}") for rank in (2, 8, 32)]
+    assert ranks == sorted(ranks, reverse=True)
+    assert ranks[0] - ranks[-1] < 0.3
+    # Clusters, trained through, lose less than a window of about as many pairs, and than Longformer of more.
+    pairs = {name: FOUND[name, "persuasion", 1024]["kept_pairs"] for name in ("lora-routing-k16", "lora-longformer")}
+    assert pairs["lora-routing-k16"] < 0.6 * pairs["lora-longformer"]
+    assert ppl("lora-routing-k16") < ppl("lora-longformer")
+    assert ppl("lora-routing-k16") < ppl("lora-window-128") - 1
     assert FOUND["lora-longformer", "persuasion", 1024]["training"]["tokens"] == 819_200
     # Matched pairs: BigBird's random blocks keep fewer and predict worse than Longformer's longer window.
     assert ppl("longformer") < ppl("bigbird-matched")
@@ -97,6 +109,7 @@ def test_what_was_found():
     # Few features as they are lose everything; a short embedding of the same bytes, fitted and trained, nearly nothing.
     assert ppl("sfa-zero-k16") > 5 * ppl("dense")
     assert ppl("short-24") < 1.06 * ppl("dense")
+    assert ppl("short-24") < ppl("sfa-k16") < 0.25 * ppl("sfa-zero-k16")
     assert validation("short-24") < validation("sfa-k16")
     assert validation("short-16") < validation("sfa-k16")
     # Fitted and not trained: better than a short embedding as wide, worse than one of the same bytes.

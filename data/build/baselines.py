@@ -7,8 +7,8 @@
 
 Adapters that ship go to data/adapters, the others to build/baselines; evaluations to data/results. Where several
 learning rates are named, the adapter with the best perplexity on the validation slice is the one that is measured.
-What is recorded was made in seven minutes on two H200, which were too few for all: the table says what was cut off, and
-several results are missing. Any part of it runs on a CPU, given time.
+What is recorded was made on two H200 in two goes of six and seven minutes, with up to nine runs beside each other on
+each: a run's seconds say no more than that. Any part of it runs on a CPU, given time.
 """
 
 from __future__ import annotations
@@ -160,7 +160,7 @@ def table() -> dict[str, Any]:
     about = {
         "what": "perplexity on the validation slice of the novels, 16 windows of 1,024 tokens, at the best validation",
         "runs_by": "python -m data.build.baselines all",
-        "cut_off": "where steps is less than steps_asked the machine's time ended, and the adapter was not kept",
+        "cut_off": "where steps is less than steps_asked the run was stopped, and its adapter was not kept",
         "command": "python -m data.build.baselines table",
         "environments": environments,
     }
