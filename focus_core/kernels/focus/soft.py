@@ -1,19 +1,23 @@
 """Soft attention over far pairs, for training routers and for showing what a soft gate is.
 
 Every form computes all causal pairs: it saves nothing and is not what decoding runs. Window and
-sink pairs are never touched, so a gate of one leaves the pretrained layer as it was.
+sink pairs are never touched, so a gate of one leaves the pretrained layer as it was. On a GPU the gate of agreement
+goes through ``triton_soft``, whose memory grows with tokens and not with pairs.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
 from torch.utils.checkpoint import checkpoint
 
-from focus_core.errors import InvalidInput
+from focus_core.errors import InvalidInput, Unsupported
+from focus_core.kernels.focus.triton_soft import soft_refusal, soft_triton
 
+BACKENDS = ("auto", "chunked", "triton")
 FLOOR = 1e-4
 """Probability that an ungrouped pair keeps under the soft gate, so that it can be learned."""
 STRAIGHT_THROUGH_FLOOR = 1e-6
@@ -43,16 +47,33 @@ def agreement(query_membership: torch.Tensor, key_membership: torch.Tensor, key_
     return 1 - apart
 
 
+@dataclass(frozen=True)
+class LogAgreement:
+    """Additive gate log P(share a group), floored: as memberships harden it becomes the served mask.
+
+    Attributes:
+        query_membership: (B, R, Nq, K), see ``agreement``.
+        key_membership: (B, R, Nk, K).
+        key_topk: groups a key belongs to.
+        floor: chance that an ungrouped pair keeps.
+    """
+
+    query_membership: torch.Tensor
+    key_membership: torch.Tensor
+    key_topk: int
+    floor: float = FLOOR
+
+    def __call__(self, rows: slice) -> torch.Tensor:
+        """The gate of these queries: (B, R, n, Nk)."""
+        shared = agreement(self.query_membership[:, :, rows], self.key_membership, self.key_topk)
+        return torch.log(self.floor + (1 - self.floor) * shared.clamp(0, 1))
+
+
 def log_agreement_gate(
     query_membership: torch.Tensor, key_membership: torch.Tensor, key_topk: int, floor: float = FLOOR
-) -> Gate:
-    """Additive gate log P(share a group), floored: as memberships harden it becomes the served mask."""
-
-    def gate(rows: slice) -> torch.Tensor:
-        shared = agreement(query_membership[:, :, rows], key_membership, key_topk)
-        return torch.log(floor + (1 - floor) * shared.clamp(0, 1))
-
-    return gate
+) -> LogAgreement:
+    """The gate of these memberships."""
+    return LogAgreement(query_membership, key_membership, key_topk, floor)
 
 
 def paper_gate(membership: torch.Tensor, sharpness: torch.Tensor) -> Gate:
@@ -76,6 +97,7 @@ def soft_attention(
     first_key: torch.Tensor | None = None,
     scale: float | None = None,
     softcap: float | None = None,
+    backend: str = "auto",
 ) -> torch.Tensor:
     """Causal attention whose far scores are shifted by ``add`` or scaled by ``multiply``.
 
@@ -90,14 +112,37 @@ def soft_attention(
         first_key: (B,) first real key of each left-padded row.
         scale: factor of the scores; 1/sqrt(D) by default.
         softcap: cap of the scores, before any gate.
+        backend: ``triton`` (a gate of agreement alone), ``chunked``, or ``auto``: triton on a GPU that can.
 
     Returns:
-        (B, Hq, Nq, Dv); a padded query returns 0. Works in chunks of queries, so no N x N array is held
-        unless gradients are wanted.
+        (B, Hq, Nq, Dv); a padded query returns 0. ``chunked`` works in chunks of queries, so no N x N array is held
+        unless gradients are wanted; ``triton`` never holds one.
+
+    Raises:
+        InvalidInput: for arguments that do not fit.
+        NotAvailable: for ``triton`` on a machine that cannot run it.
+        Unsupported: for ``triton`` and a call that it does not serve, with the reason.
     """
+    if backend not in BACKENDS:
+        raise InvalidInput(f"There is no backend {backend!r}.", f"It can be {', '.join(BACKENDS)}.")
     if q.shape[1] % k.shape[1]:
         raise InvalidInput(f"{q.shape[1]} query heads cannot share {k.shape[1]} key heads.")
     scale = q.shape[-1] ** -0.5 if scale is None else scale
+    if (fused := _fused_gate(q, k, v, add, multiply, backend)) is not None:
+        return soft_triton(
+            q,
+            k,
+            v,
+            fused.query_membership,
+            fused.key_membership,
+            key_topk=fused.key_topk,
+            floor=fused.floor,
+            window=window,
+            sinks=sinks,
+            first_key=first_key,
+            scale=scale,
+            softcap=softcap,
+        )
     batch, heads, queries, _ = q.shape
     chunk = max(1, min(queries, _CHUNK_CELLS // max(1, batch * heads * k.shape[2])))
     if q.is_cuda and queries * batch * heads * k.shape[2] <= 2**31:
@@ -113,6 +158,17 @@ def soft_attention(
     recompute = torch.is_grad_enabled() and eager
     parts = [checkpoint(run, s, use_reentrant=False) if recompute else run(s) for s in starts]
     return torch.cat(parts, 2) if len(parts) > 1 else parts[0]
+
+
+def _fused_gate(q, k, v, add, multiply, backend) -> LogAgreement | None:
+    gate = add if isinstance(add, LogAgreement) and multiply is None else None
+    if backend == "triton":
+        if gate is None:
+            raise Unsupported("The soft Triton kernels serve the gate of agreement alone.", "backend='auto' works.")
+        return gate
+    if backend == "chunked" or gate is None or not q.is_cuda:
+        return None
+    return gate if soft_refusal(q, k, v, gate.query_membership, gate.key_membership) is None else None
 
 
 def _near_and_causal(q, k, rows, window, sinks, first_key):
