@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import torch
 
-from focus_core.errors import InvalidInput, NotAvailable
+from focus_core.errors import InvalidInput, NotAvailable, Unsupported
 from focus_core.kernels.checks import check_first_key, check_softcap, scale_of
+from focus_core.kernels.focus.triton import machine_refusal
 from focus_core.kernels.mla.forms import mla_absorbed, mla_naive
 from focus_core.kernels.mla.reference import mla_reference
+from focus_core.kernels.mla.triton_applies import mla_triton_refusal
 from focus_core.kernels.sizes import absorbs
 
 FORMS = ("auto", "naive", "absorbed")
@@ -47,7 +49,8 @@ def mla_attention(
         softcap: soft cap of the scores, before masking; None for none.
         form: ``naive`` makes keys and values, ``absorbed`` folds W_UK and W_UV into queries and outputs; both are the
             same numbers up to rounding. ``auto`` takes the one with fewer operations.
-        backend: ``auto`` and ``cpu`` (plain torch, any device, in stripes), or ``reference`` (the specification).
+        backend: ``cpu`` (plain torch, any device, in stripes), ``reference`` (the specification), ``triton`` (the
+            absorbed form for a few queries on a GPU; forward only) or ``auto``.
         return_lse: also return the natural-log log-sum-exp.
 
     Returns:
@@ -56,6 +59,7 @@ def mla_attention(
     Raises:
         InvalidInput: for arguments that do not fit, shown as they are.
         NotAvailable: for a backend that is not on this machine.
+        Unsupported: for a call that the triton backend does not serve, with the reason.
     """
     _check(q, latent, k_rope, up_k, up_v, bias_k, bias_v)
     check_first_key(first_key, q.shape[0])
@@ -63,19 +67,32 @@ def mla_attention(
     for name, value, allowed in (("form", form, FORMS), ("backend", backend, BACKENDS)):
         if value not in allowed:
             raise InvalidInput(f"There is no {name} {value!r}.", f"It can be {', '.join(allowed)}.")
-    if backend in ("triton", "flash"):
-        raise NotAvailable(f"The {backend} backend of mla_attention is not in this build.", "backend='auto' works.")
+    if backend == "flash":
+        raise NotAvailable("The flash backend of mla_attention is not in this build.", "backend='auto' works.")
     shared = {"bias_k": bias_k, "bias_v": bias_v, "first_key": first_key, "softcap": softcap}
     shared["scale"] = scale_of(q, scale)
     if backend == "reference":
         out, lse = mla_reference(q, latent, k_rope, up_k, up_v, **shared)
         return (out, lse) if return_lse else out
+    if form == "auto" and backend == "triton":
+        form = "absorbed"
     if form == "auto":
         heads, nope, rank = up_k.shape
         sizes = {"heads": q.shape[1], "up_heads": heads, "nope": nope, "rank": rank}
         sizes |= {"rope": k_rope.shape[3], "value": up_v.shape[1]}
         form = "absorbed" if absorbs(queries=q.shape[2], keys=latent.shape[2], **sizes) else "naive"
+    refusal = mla_triton_refusal(q, latent, k_rope, up_k, up_v, bias_k, bias_v)
+    if backend == "triton":
+        if form == "naive":
+            raise Unsupported("The triton backend computes the absorbed form.", "backend='auto' works.")
+        if refusal is not None:
+            problem = NotAvailable if machine_refusal(q.device) is not None else Unsupported
+            raise problem(refusal, "backend='auto' works.")
     compute = mla_naive if form == "naive" else mla_absorbed
+    if backend == "triton" or (backend == "auto" and form == "absorbed" and q.is_cuda and refusal is None):
+        from focus_core.kernels.mla.triton_decode import mla_decode
+
+        compute = mla_decode
     return compute(q, latent, k_rope, up_k, up_v, return_lse=return_lse, **shared)
 
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import torch
 
-from focus_core.errors import InvalidInput, NotAvailable
+from focus_core.errors import InvalidInput, NotAvailable, Unsupported
 from focus_core.kernels.checks import check_first_key, check_qkv, check_softcap, scale_of
+from focus_core.kernels.focus.triton import machine_refusal
 from focus_core.kernels.sfa.codes import Codes, check_selection, encode, sparsify, top_features
 from focus_core.kernels.sfa.cpu import DECODE_QUERIES, sfa_from_codes, sfa_scattered
 from focus_core.kernels.sfa.reference import sfa_reference
 from focus_core.kernels.sfa.tiled import sfa_tiled
+from focus_core.kernels.sfa.triton_applies import sfa_triton_refusal
 
 BACKENDS = ("auto", "reference", "tiled", "scatter", "codes", "triton", "flash")
 SPARSE = ("both", "keys")
@@ -48,7 +50,8 @@ def sfa_attention(
         scale: factor of the scores; ``1 / sqrt(D)`` of the FULL head size when None.
         softcap: soft cap of the scores, before masking; None for none.
         backend: ``auto``, ``reference`` (the specification), ``tiled`` (FlashSFA's algorithm, in plain loops),
-            ``scatter`` (dense work on the codes, any device and length) or ``codes`` (reads the codes alone).
+            ``scatter`` (dense work on the codes, any device and length), ``codes`` (reads the codes alone) or
+            ``triton`` (the same on a GPU, for a few queries; forward only).
         return_lse: also return the natural-log log-sum-exp.
 
     Returns:
@@ -58,6 +61,7 @@ def sfa_attention(
     Raises:
         InvalidInput: for arguments that do not fit, shown as they are.
         NotAvailable: for a backend that is not on this machine.
+        Unsupported: for a call that the triton backend does not serve, with the reason.
     """
     coded = isinstance(k, Codes)
     if coded:
@@ -82,14 +86,19 @@ def sfa_attention(
     tensors = (q, k.values if isinstance(k, Codes) else k, v)
     training = torch.is_grad_enabled() and any(x.requires_grad for x in tensors)
     if backend == "auto":
-        backend = "codes" if q.shape[2] <= DECODE_QUERIES and not training and q.device.type == "cpu" else "scatter"
-    if backend in ("triton", "flash"):
-        raise NotAvailable(f"The {backend} backend of sfa_attention is not in this build.", "backend='auto' works.")
+        few = q.shape[2] <= DECODE_QUERIES and not training
+        backend = "codes" if few and q.device.type == "cpu" else "scatter"
+        if few and coded and q.device.type == "cuda" and sfa_triton_refusal(q, k, v, select) is None:
+            backend = "triton"
+    if backend == "flash":
+        raise NotAvailable("The flash backend of sfa_attention is not in this build.", "backend='auto' works.")
     if backend in ("tiled", "codes") and training:
         raise InvalidInput(f"The {backend} backend of sfa_attention has no backward.", "backend='auto' trains.")
 
     shared = {"exclude": no_overlap == "exclude", "first_key": first_key, "softcap": softcap}
     shared["scale"] = scale_of(q, scale)
+    if backend == "triton":
+        return _by_triton(q, k, v, features, sparse, select, return_lse=return_lse, **shared)
     query_support = _support(q, features, select) if sparse == "both" else torch.ones_like(q, dtype=torch.bool)
     if backend in ("reference", "tiled"):
         key_support = k.support() if coded else _support(k, features, select)
@@ -106,6 +115,21 @@ def sfa_attention(
     if shared["exclude"]:
         key_support = k.support() if coded else _support(k, features, select)
     return sfa_scattered(thin, keys, v, query_support, key_support, return_lse=return_lse, **shared)
+
+
+def _by_triton(q, k, v, features: int, sparse: str, select: str, **shared):
+    reason = sfa_triton_refusal(q, k, v, select)
+    if reason is not None:
+        problem = NotAvailable if machine_refusal(q.device) is not None else Unsupported
+        raise problem(reason, "backend='auto' works.")
+    from focus_core.kernels.sfa.triton_decode import sfa_decode
+
+    codes = k if isinstance(k, Codes) else encode(k, features, select)
+    if sparse == "keys":
+        return sfa_decode(q, codes, v, None, choose=None, **shared)
+    if select == "features":
+        return sfa_decode(q, codes, v, None, choose=features, **shared)
+    return sfa_decode(sparsify(q, features, select), codes, v, _support(q, features, select), choose=None, **shared)
 
 
 def _support(x: torch.Tensor, features: int, select: str) -> torch.Tensor:
