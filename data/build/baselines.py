@@ -86,7 +86,7 @@ def choose(name: str, budget: dict[str, Any]) -> dict[str, Any]:
     place = folder(name)
     shutil.rmtree(place, ignore_errors=True)
     shutil.copytree(folder(name, float(best)), place, ignore=shutil.ignore_patterns("checkpoint*"))
-    if line.train and line.train["kind"] == "sfa":
+    if line.ships or (line.train and line.train["kind"] == "sfa"):
         _halve(place)
     config = read_json(place / "focus_config.json")
     return {
