@@ -99,6 +99,7 @@ class Focus(GroupedVariant):
             first_key=call.first_key,
             scale=call.scale,
             softcap=call.softcap,
+            backend="auto" if self.backend == "auto" else "chunked",
         )
 
     def pattern(self, call: AttentionCall) -> GroupPattern:
