@@ -1,0 +1,213 @@
+"""What was measured on a GPU, whichever benchmark wrote it: rows that know where they come from.
+
+A document is what ``benchmarks.gpu_record`` writes; its rows are read by the names of their fields, so that a new one
+shows by being there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from analysis.numbers import NONE, duration, percent, sig3, times
+from focus_core.evaluation.sources import code_changed
+
+KERNELS = {
+    "cudnn": "cuDNN",
+    "fa2": "FlashAttention-2",
+    "fa4": "flash-attn-4",
+    "math": "torch's plain operations",
+    "torch": "torch's own choice",
+}
+SUFFIXES = ("", "_graph")
+"""As the library is called, and the same calls replayed as one CUDA graph."""
+STAGES = {
+    "plan": "plan",
+    "gather": "gather",
+    "group_pass": "group pass",
+    "near_pass": "window pass and merge",
+    "merge": "merge",
+    "select": "selection",
+    "attend": "attention",
+}
+
+
+@dataclass(frozen=True, eq=False)
+class Run:
+    """One command: its file, when it ran, on what, of which code, and whether that code has changed since."""
+
+    file: str
+    command: str
+    time: str
+    environment: dict[str, Any]
+    source_hash: str
+    changed: bool | None
+    why: dict[str, str]
+
+    @property
+    def date(self) -> str:
+        """The day."""
+        return self.time[:10]
+
+    @property
+    def card(self) -> str:
+        """The GPU as people call it."""
+        return str(self.environment.get("device", ""))
+
+    def versions(self) -> str:
+        """Driver and packages, in one line."""
+        named = {"driver": "driver", "torch": "torch", "triton": "Triton", "flash_attn_4": "flash-attn-4"}
+        found = {shown: self.environment.get(key) for key, shown in named.items()}
+        return ", ".join(f"{shown} {value}" for shown, value in found.items() if value)
+
+
+@dataclass(frozen=True, eq=False)
+class Row:
+    """One measured row: its ``values`` by name, and the run that it came from."""
+
+    values: dict[str, Any]
+    run: Run
+
+    def __getitem__(self, name: str) -> Any:
+        """A value; None where the row has none of that name."""
+        return self.values.get(name)
+
+    @property
+    def method(self) -> str:
+        """What was measured: ``focus`` unless the row says otherwise."""
+        return str(self.values.get("method", "focus"))
+
+    @property
+    def kept(self) -> bool:
+        """Whether this is how the library computes, and no design that was tried beside it."""
+        return bool(self.values.get("kept", True))
+
+    def median(self, name: str) -> float | None:
+        """The median of a spread, or the number itself."""
+        value = self.values.get(name)
+        return value["median"] if isinstance(value, dict) else value
+
+    def has(self, **wanted: Any) -> bool:
+        """Whether the row has all these values; a batch and looks that are not named are 1."""
+        usual = {"batch": 1, "looks": 1}
+        return all(self.values.get(name, usual.get(name)) == value for name, value in wanted.items())
+
+    def speedup(self) -> tuple[float, str] | None:
+        """Times faster than the fastest dense kernel, by the better way to call both, and that way's suffix."""
+        found = [(self.values[f"speedup{s}"], s) for s in SUFFIXES if self.values.get(f"speedup{s}") is not None]
+        return max(found, default=None)
+
+    def against(self, kernel: str, suffix: str = "") -> float | None:
+        """Times faster than one dense kernel."""
+        return self.values.get(f"against_{kernel}{suffix}")
+
+    def baseline(self, suffix: str = "") -> str:
+        """The fastest dense kernel's name."""
+        name = str(self.values.get(f"baseline{suffix}") or self.values.get("baseline") or "")
+        return KERNELS.get(name, name)
+
+    def baseline_ms(self, suffix: str = "") -> float | None:
+        """Milliseconds of the fastest dense kernel."""
+        name = self.values.get(f"baseline{suffix}") or self.values.get("baseline")
+        return self.median(f"{name}{suffix}_ms") or self.median(f"baseline_ms{suffix}") or self.median("dense_ms")
+
+
+def is_of_a_gpu(document: dict[str, Any]) -> bool:
+    """Whether a document has rows that were measured on a GPU by one of the benchmarks."""
+    where = document.get("environment")
+    rows = document.get("rows")
+    return isinstance(where, dict) and bool(where.get("driver")) and isinstance(rows, list)
+
+
+def rows_of(documents: Iterable[dict[str, Any]]) -> list[Row]:
+    """Every row of the documents that are of a GPU, with its run: rows that name a command are that run's."""
+    found: list[Row] = []
+    for document in filter(is_of_a_gpu, documents):
+        runs = {run["command"]: run["environment"] for run in document.get("runs") or []}
+        changed, made = code_changed(document), {}
+        for values in document["rows"]:
+            command = str(values.get("command") or document.get("command") or "")
+            if command not in made:
+                where = runs.get(command, document["environment"])
+                made[command] = Run(
+                    str(document.get("file", "")),
+                    command,
+                    str(where.get("time") or ""),
+                    where,
+                    str(document.get("source_hash") or ""),
+                    changed,
+                    dict(document.get("why") or {}),
+                )
+            found.append(Row(values, made[command]))
+    return found
+
+
+def shape_of(row: Row) -> str:
+    """Heads and their size as people read them: ``12 heads x 64``, ``32 heads on 8 x 128``."""
+    heads, kv, dim = row["heads"], row["kv"], row["dim"]
+    if heads is None or dim is None:
+        return ""
+    return f"{heads} heads x {dim}" if kv in (None, heads) else f"{heads} heads on {kv} x {dim}"
+
+
+def setting_of(row: Row) -> str:
+    """What a method's settings are: ``K=16 q1k1``, ``stride 16, threshold 0.9``, ``16 features``."""
+    if row["groups"] is not None:
+        return f"K={row['groups']} q{row['looks'] or 1}k1"
+    if row["stride"] is not None:
+        return (
+            f"stride {row['stride']}, threshold {row['threshold']:g}" if row["threshold"] else f"stride {row['stride']}"
+        )
+    return f"{row['features']} features" if row["features"] is not None else ""
+
+
+def named(row: Row) -> str:
+    """Method, heads and settings in one line."""
+    method = {"focus": "Focus", "xattention": "XAttention", "sfa": "SFA", "slim": "Slim", "mla": "MLA"}
+    return ", ".join(filter(None, (method.get(row.method, row.method), shape_of(row), setting_of(row))))
+
+
+def stages_of(row: Row) -> dict[str, float]:
+    """Milliseconds of each stage, as people call it, in the order that they run."""
+    found = row["stages_ms"] or {}
+    named = {STAGES[key]: found[key] for key in STAGES if key in found}
+    rest = {key.replace("_", " "): value for key, value in found.items() if key not in STAGES}
+    return {name: v["median"] if isinstance(v, dict) else v for name, v in (named | rest).items()}
+
+
+def profile(row: Row) -> str:
+    """Where a row's time goes, in one sentence; empty where nothing says."""
+    stages = stages_of(row)
+    whole = sum(stages.values())
+    said = []
+    if whole:
+        said.append(", ".join(f"{name} {percent(ms / whole)}" for name, ms in stages.items()) + " of the stages' time")
+    if row["tflops"] is not None:
+        said.append(f"{sig3(row['tflops'])} TFLOP/s on the kept pairs")
+    if row["kept_gb_per_s"] is not None:
+        said.append(f"{sig3(row['kept_gb_per_s'])} GB/s of kept keys and values")
+    if row["pair_limit"] is not None:
+        said.append(f"the pairs alone would give {times(row['pair_limit'])}")
+    return "; ".join(said)
+
+
+def baseline(row: Row) -> str:
+    """The fastest dense kernel with its time, and the row's own."""
+    suffix = (row.speedup() or (0.0, ""))[1]
+    own, dense = row.median(f"ms{suffix}") or row.median("ms"), row.baseline_ms(suffix)
+    return f"{row.baseline(suffix)} {duration(dense)}, own {duration(own)}"
+
+
+def error(row: Row) -> str:
+    """The relative error against double precision."""
+    found = row.median("error")
+    return NONE if found is None else f"{found:.1e}"
+
+
+def extra_memory(row: Row) -> str:
+    """Peak memory beyond the inputs and the output."""
+    if row["extra_mb"] is None:
+        return NONE
+    ratio = row["extra_over_qkvo"]
+    return f"{sig3(row['extra_mb'])} MiB" + (f" ({times(ratio)} of q, k, v, out)" if ratio is not None else "")

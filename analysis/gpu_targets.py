@@ -1,0 +1,268 @@
+"""What the GPU path is held to, and what was measured: one outcome a target, a missed one with where its time goes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from analysis.gpu_results import Row, named, profile
+from analysis.numbers import NONE, percent, times
+
+MET, MISSED, UNMEASURED = "met", "missed", "not measured"
+_MHA64 = {"heads": 12, "dim": 64}
+_MHA128 = {"heads": 8, "kv": 8, "dim": 128}
+_GQA = {"heads": 32, "kv": 8, "dim": 128}
+
+
+@dataclass(frozen=True)
+class Target:
+    """One thing that was aimed at.
+
+    Attributes:
+        key: its short name.
+        what: what is measured.
+        aim: what was aimed at, in words.
+        least: the number that meets it.
+        wanted: values that a row must have.
+        value: the number that a row has.
+        most: whether ``least`` is instead the most that meets it.
+        show: how its number is read.
+    """
+
+    key: str
+    what: str
+    aim: str
+    least: float
+    wanted: dict[str, Any]
+    value: Callable[[Row], float | None] = lambda row: (row.speedup() or (None,))[0]
+    most: bool = False
+    show: Callable[[float | None], str] = times
+
+    def meets(self, value: float) -> bool:
+        """Whether a number is enough."""
+        return value <= self.least if self.most else value >= self.least
+
+
+@dataclass(frozen=True, eq=False)
+class Outcome:
+    """What came of a target: its state, what was measured in words, and the row behind it (None without one)."""
+
+    target: Target
+    state: str
+    measured: str
+    row: Row | None = None
+    profile: str = field(default="")
+
+
+def _focus(tokens: int, groups: int = 16, looks: int = 1, **shape: Any) -> dict[str, Any]:
+    return {"method": "focus", "phase": "prefill", "tokens": tokens, "groups": groups, "looks": looks, **shape}
+
+
+def _share_of_limit(row: Row) -> float | None:
+    return row["share_of_limit"]
+
+
+TARGETS = (
+    Target(
+        "focus-1m",
+        "Focus forward, K=16 q1k1, 12 heads x 64, 1,048,576 tokens",
+        "13x",
+        13,
+        _focus(1 << 20, **_MHA64),
+    ),
+    Target(
+        "focus-131k-64", "Focus forward, K=16 q1k1, 12 heads x 64, 131,072 tokens", "10x", 10, _focus(131072, **_MHA64)
+    ),
+    Target(
+        "focus-131k-128",
+        "Focus forward, K=16 q1k1, 8 heads x 128, 131,072 tokens",
+        "11x",
+        11,
+        _focus(131072, **_MHA128),
+    ),
+    Target("focus-32k", "Focus forward, K=16 q1k1, 12 heads x 64, 32,768 tokens", "4x", 4, _focus(32768, **_MHA64)),
+    Target(
+        "focus-1m-k8",
+        "Focus forward, K=8 q1k1, 12 heads x 64, 1,048,576 tokens",
+        "7.2x",
+        7.2,
+        _focus(1 << 20, 8, **_MHA64),
+    ),
+    Target(
+        "directed",
+        "Focus forward, directed, a router a KV head, 32 heads on 8 x 128, K=16 q4k1, 131,072 tokens",
+        "65 % of its pair limit",
+        0.65,
+        _focus(131072, looks=4, **_GQA),
+        _share_of_limit,
+        show=percent,
+    ),
+    Target(
+        "crossover",
+        "Focus's crossover with the strongest dense, K=16 q1k1, 12 heads x 64",
+        "at or below 8,192 tokens",
+        8192,
+        {},
+        most=True,
+    ),
+    Target(
+        "decode-16",
+        "Focus decode, 32 heads on 8 x 128, 131,072 cached tokens, K=16 q1k1, batch 16",
+        "8x",
+        8,
+        {"method": "focus", "phase": "decode", "tokens": 131072, "groups": 16, "batch": 16, **_GQA},
+    ),
+    Target(
+        "decode-1",
+        "Focus decode, 32 heads on 8 x 128, 131,072 cached tokens, K=16 q1k1, batch 1",
+        "3x",
+        3,
+        {"method": "focus", "phase": "decode", "tokens": 131072, "groups": 16, "batch": 1, **_GQA},
+    ),
+    Target(
+        "xattention",
+        "XAttention, stride 16, threshold 0.9, 131,072 tokens, real activations, selection included",
+        "70 % of 1/density",
+        0.7,
+        {"method": "xattention", "phase": "prefill", "tokens": 131072, "stride": 16},
+        _share_of_limit,
+        show=percent,
+    ),
+    Target(
+        "xattention-select",
+        "XAttention's selection, at that setting",
+        "under 8 % of dense",
+        0.08,
+        {"method": "xattention", "phase": "prefill", "tokens": 131072, "stride": 16},
+        lambda row: row.median("select_share"),
+        most=True,
+        show=percent,
+    ),
+    Target(
+        "sfa-decode",
+        "SFA decode, head dim 128, 16 features, 131,072 cached tokens",
+        "1.4x",
+        1.4,
+        {"method": "sfa", "phase": "decode", "tokens": 131072, "features": 16, "dim": 128},
+    ),
+    Target(
+        "slim-decode",
+        "Slim decode, 32 heads x 128, bf16, 32,768 cached tokens, batch 16",
+        "1.5x",
+        1.5,
+        {"method": "slim", "phase": "decode", "tokens": 32768, "heads": 32, "dim": 128, "batch": 16},
+    ),
+    Target(
+        "slim-cache",
+        "Slim's cache against that of dense attention",
+        "half",
+        0.51,
+        {"method": "slim", "phase": "decode", "tokens": 32768, "heads": 32, "dim": 128, "batch": 16},
+        lambda row: row["cache_ratio"],
+        most=True,
+        show=percent,
+    ),
+    Target(
+        "memory",
+        "Peak extra memory of Focus's and XAttention's forward",
+        "2x of q, k, v and out together",
+        2,
+        {},
+        most=True,
+    ),
+    Target(
+        "models", "Whole models, prefill and decode at 32,768 and 131,072 tokens", "recorded", 8, {"method": "model"}
+    ),
+)
+
+
+def outcomes(rows: Iterable[Row]) -> list[Outcome]:
+    """What came of every target, by the rows of how the library computes."""
+    rows = [row for row in rows if row.kept]
+    special = {"crossover": _crossover, "memory": _memory, "models": _models}
+    return [special.get(target.key, _best)(target, rows) for target in TARGETS]
+
+
+def _best(target: Target, rows: list[Row]) -> Outcome:
+    """The row of the latest run; of several in it, the best."""
+    found = [(row.run.time, row) for row in rows if _is_method(row, target.wanted) and target.value(row) is not None]
+    if not found:
+        return Outcome(target, UNMEASURED, NONE)
+    latest = max(time for time, _ in found)
+    pick = min if target.most else max
+    row = pick((row for time, row in found if time == latest), key=lambda row: target.value(row) or 0.0)
+    value = target.value(row)
+    assert value is not None, "rows without it were left out"
+    said = [target.show(value)]
+    shown = row.speedup()
+    if shown is not None and target.show is times:
+        if shown[1]:
+            said.append("both as CUDA graphs")
+            if row["speedup"] is not None:
+                said.append(f"{times(row['speedup'])} as called")
+        if (paper := row.against("fa2", shown[1])) is not None and row["baseline" + shown[1]] != "fa2":
+            said.append(f"{times(paper)} FlashAttention-2")
+    elif shown is not None and target.key in ("directed", "xattention"):
+        said.append(f"{times(shown[0])} dense")
+    if row["pair_limit"] is not None and target.show is times:
+        said.append(f"limit {times(row['pair_limit'])}")
+    state = MET if target.meets(value) else MISSED
+    return Outcome(target, state, "; ".join(said), row, "" if state == MET else profile(row))
+
+
+def _is_method(row: Row, wanted: dict[str, Any]) -> bool:
+    rest = {key: value for key, value in wanted.items() if key != "method"}
+    return row.method == wanted.get("method", row.method) and row.has(**rest)
+
+
+def _crossover(target: Target, rows: list[Row]) -> Outcome:
+    """The shortest measured length from which on every longer one is faster than dense, by the better way to call."""
+    wanted = {"method": "focus", "phase": "prefill", "groups": 16, "looks": 1, **_MHA64}
+    found = [row for row in rows if _is_method(row, wanted) and row.speedup() is not None]
+    by_length: dict[int, Row] = {}
+    for row in sorted(found, key=lambda row: row.run.time):
+        by_length[row["tokens"]] = row
+    first: Row | None = None
+    for tokens in sorted(by_length, reverse=True):
+        if _faster(by_length[tokens]) < 1:
+            break
+        first = by_length[tokens]
+    if not by_length:
+        return Outcome(target, UNMEASURED, NONE)
+    if first is None:
+        return Outcome(target, MISSED, "slower at every length measured")
+    lost = [f"{n:,}" for n in sorted(by_length) if n < first["tokens"]]
+    said = f"{times(_faster(first))} at {first['tokens']:,} tokens" + (f", slower at {', '.join(lost)}" if lost else "")
+    eager = [n for n in sorted(by_length) if (by_length[n]["speedup"] or 0) >= 1]
+    if (first.speedup() or (0, ""))[1]:
+        said += f"; both as CUDA graphs. As called it is faster from {eager[0]:,} on" if eager else "; as CUDA graphs"
+    state = MET if target.meets(first["tokens"]) else MISSED
+    return Outcome(target, state, said, first, "" if state == MET else profile(first))
+
+
+def _faster(row: Row) -> float:
+    return (row.speedup() or (0.0,))[0]
+
+
+def _memory(target: Target, rows: list[Row]) -> Outcome:
+    found = [
+        row
+        for row in rows
+        if row.method in ("focus", "xattention") and row["phase"] == "prefill" and row["extra_over_qkvo"] is not None
+    ]
+    if not found:
+        return Outcome(target, UNMEASURED, NONE)
+    worst = max(found, key=lambda row: row["extra_over_qkvo"])
+    ratio = worst["extra_over_qkvo"]
+    said = f"at most {times(ratio)}: {named(worst)}, {worst['tokens']:,} tokens"
+    return Outcome(target, MET if target.meets(ratio) else MISSED, said, worst)
+
+
+def _models(target: Target, rows: list[Row]) -> Outcome:
+    found = [row for row in rows if row.method == "model" and row["phase"] is not None]
+    asked = {(row["model"], row["phase"], row["tokens"]) for row in found}
+    if not found:
+        return Outcome(target, UNMEASURED, NONE)
+    state = MET if len(asked) >= target.least else MISSED
+    return Outcome(target, state, f"{len(asked)} of {target.least:g} cases, in the table below", found[0])

@@ -1,0 +1,202 @@
+"""``docs/performance.md``: what was aimed at on a GPU and what was measured, from the recorded results alone.
+
+``python -m benchmarks.performance`` writes it anew; a test fails where it differs from what the results say.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from analysis import gpu_results as words
+from analysis.gpu_results import Row, Run, rows_of
+from analysis.gpu_targets import MISSED, Outcome, outcomes
+from analysis.numbers import NONE, duration, percent, sig3, times
+from analysis.records import documents
+from focus_core import assets
+
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "performance.md"
+CHANGED = " (code changed since)"
+
+
+class Runs:
+    """Numbers the runs in the order in which the page names them."""
+
+    def __init__(self) -> None:
+        self.found: list[Run] = []
+
+    def mark(self, row: Row | None) -> str:
+        """The date and the number of a row's run."""
+        if row is None:
+            return NONE
+        if row.run not in self.found:
+            self.found.append(row.run)
+        return f"{row.run.date} [{self.found.index(row.run) + 1}]{CHANGED if row.run.changed else ''}"
+
+    def listed(self) -> list[str]:
+        """One line a run."""
+        return [
+            f"{i}. `{run.command}`: {run.card}, {run.versions()}, {run.time}, `data/results/{run.file}`, sources "
+            f"`{run.source_hash[:12]}`{CHANGED if run.changed else ''}"
+            for i, run in enumerate(self.found, 1)
+        ]
+
+
+def page(rows: Sequence[Row]) -> str:
+    """The whole page."""
+    runs, found = Runs(), outcomes(rows)
+    kept = [row for row in rows if row.kept]
+    parts = [
+        "# What was measured on a GPU\n",
+        "Made by `python -m benchmarks.performance` from `data/results`; every number is of a recorded run, listed at "
+        "the end with its command. One card; dense is the fastest kernel of those that were timed in the same run, "
+        "interleaved, medians; planning, sorting, gathering, selection and merging are in the time; the error is "
+        "against double precision in the same run.\n",
+        _targets(found, runs),
+        _missed(found),
+        "## Where the time goes\n",
+        "Focus's forward by stage. The pair limit is what the kept pairs alone would give at the dense kernel's rate: "
+        "more than 100 % of it means that the kept pairs are computed at a higher rate than that kernel's.\n",
+        _stages(kept, runs),
+        *_decode(kept, runs),
+        *_models(kept, runs),
+        *_tried(rows, runs),
+        "## The runs\n",
+        "\n".join(runs.listed()) + "\n",
+    ]
+    return "\n".join(filter(None, parts))
+
+
+def _table(head: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
+    rows = [f"| {' | '.join(line)} |" for line in (head, ["---"] * len(head), *lines)]
+    return "\n".join(rows) + "\n"
+
+
+def _targets(found: list[Outcome], runs: Runs) -> str:
+    head = ("what", "aimed at", "", "measured", "fastest dense", "error", "extra memory", "run")
+    lines = []
+    for one in found:
+        row = one.row
+        cells = [NONE] * 3 if row is None or row.speedup() is None else _cells(row)
+        lines.append((one.target.what, one.target.aim, one.state, one.measured, *cells, runs.mark(row)))
+    return _table(head, lines)
+
+
+def _cells(row: Row) -> list[str]:
+    return [words.baseline(row), words.error(row), words.extra_memory(row)]
+
+
+def _missed(found: list[Outcome]) -> str:
+    """Each missed target with the reason that its result gives, and with where the time goes."""
+    lines = []
+    for one in found:
+        if one.state == MISSED:
+            reason = one.row.run.why.get(one.target.key, "") if one.row else ""
+            said = " ".join(part if part.endswith(".") else f"{part}." for part in (reason, one.profile) if part)
+            lines.append(f"- **{one.target.what}** ({one.target.aim}): {one.measured}. {said}".rstrip())
+    return "\n".join(["Missed:\n", *lines, ""]) if lines else ""
+
+
+def _stages(rows: list[Row], runs: Runs) -> str:
+    found = [row for row in rows if row.method == "focus" and row["phase"] == "prefill"]
+    found.sort(key=lambda row: (row["heads"], row["dim"], row["looks"] or 1, -row["groups"], row["tokens"]))
+    head = ("heads", "setting", "tokens", "ms", "faster", "as CUDA graphs", "pair limit", "of it", "stages", "run")
+    lines = []
+    for row in found:
+        stages = ", ".join(f"{name} {duration(ms)}" for name, ms in words.stages_of(row).items())
+        numbers = (f"{row['tokens']:,}", sig3(row.median("ms")), times(row["speedup"]), times(row["speedup_graph"]))
+        limit = (times(row["pair_limit"]), percent(row["share_of_limit"]))
+        lines.append((words.shape_of(row), words.setting_of(row), *numbers, *limit, stages or NONE, runs.mark(row)))
+    return _table(head, lines)
+
+
+def _decode(rows: list[Row], runs: Runs) -> list[str]:
+    found = [row for row in rows if row["phase"] == "decode" and row.method != "model"]
+    if not found:
+        return []
+    head = (
+        "what",
+        "cached tokens",
+        "batch",
+        "ms",
+        "faster",
+        "ms as a CUDA graph",
+        "faster as CUDA graphs",
+        "error",
+        "run",
+    )
+    lines = [
+        (
+            words.named(row),
+            f"{row['tokens']:,}",
+            str(row["batch"] or 1),
+            sig3(row.median("ms")),
+            times(row["speedup"]),
+            sig3(row.median("ms_graph")),
+            times(row["speedup_graph"]),
+            words.error(row),
+            runs.mark(row),
+        )
+        for row in found
+    ]
+    return ["## Decode\n", "One new token a sequence, against the fastest dense kernel.\n", _table(head, lines)]
+
+
+def _models(rows: list[Row], runs: Runs) -> list[str]:
+    found = [row for row in rows if row.method == "model" and row["phase"] is not None]
+    if not found:
+        return []
+    head = ("model", "positions", "phase", "tokens", "attention by", "ms", "attention's share", "whole model faster")
+    head += ("attention alone faster", "peak memory", "run")
+    lines = []
+    for row in found:
+        by = f"{row['line']}, {words.KERNELS.get(row['kernel'], row['kernel'])}" if row["kernel"] else row["line"]
+        peak = f"{sig3(row['peak_gb'])} GB" if row["peak_gb"] is not None else NONE
+        ratios = (times(row["speedup"]), times(row["attention_speedup"]))
+        where = (f"{row['model']}, {row['weights']} weights", row["positions"], row["phase"], f"{row['tokens']:,}", by)
+        lines.append((*where, sig3(row.median("ms")), percent(row["attention_share"]), *ratios, peak, runs.mark(row)))
+    said = (
+        "Batch 1, bf16, eager, one forward a token as `generate` does; no CUDA graph. Attention's time is by events "
+        "around it in the same runs, routing included. Kernel ratios are not serving ratios: both stand here.\n"
+    )
+    left = sorted(
+        {f"- {row['model']}, {row['line']}: {row['left_out']}" for row in rows if row["left_out"] is not None}
+    )
+    return ["## Whole models\n", said, _table(head, lines), *(["\n".join(left) + "\n"] if left else [])]
+
+
+def _tried(rows: Sequence[Row], runs: Runs) -> list[str]:
+    found = [row for row in rows if not row.kept]
+    if not found:
+        return []
+    lines = [
+        (
+            words.named(row),
+            str(row["design"] or NONE),
+            f"{row['tokens']:,}" if row["tokens"] else NONE,
+            duration(row.median("ms")),
+            times((row.speedup() or (None,))[0]),
+            runs.mark(row),
+        )
+        for row in found
+    ]
+    head = ("what", "design", "tokens", "time", "faster than dense", "run")
+    return ["## Tried and not kept\n", _table(head, lines)]
+
+
+def recorded(folder: Path | None = None) -> list[Row]:
+    """The rows of every GPU result in a folder; the shipped ones by default."""
+    return rows_of(documents(folder or assets.DATA / "results", "bench-"))
+
+
+def main() -> None:
+    """Write the page."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--out", type=Path, default=PAGE)
+    chosen = parser.parse_args()
+    chosen.out.write_text(page(recorded()), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
