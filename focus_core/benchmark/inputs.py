@@ -92,6 +92,7 @@ def call_of(variant: Variant, inputs: Inputs, phase: str) -> AttentionCall:
     """
     import torch
 
+    from focus_core.cache import Memo
     from focus_core.variants.base import AttentionCall, NewTokens, Prepared
     from focus_core.variants.groups import GroupedVariant
 
@@ -124,7 +125,8 @@ def call_of(variant: Variant, inputs: Inputs, phase: str) -> AttentionCall:
             kept |= _packed(variant, dataclasses.replace(new, derive=kept["derive"]), prepared.cached)
     if phase == "decode":
         if variant.keeps_memo and length > 1:
-            kept["memo"] = _earlier(variant, inputs)
+            # The lists of a grouped variant are made at its first step, from the sets that it is given.
+            kept["memo"] = Memo() if grouped else _earlier(variant, inputs)
         query = query[:, :, -1:]
         fresh = fresh[..., -1:] if isinstance(fresh, torch.Tensor) else fresh
     return AttentionCall(

@@ -26,6 +26,8 @@ class GroupedVariant(Variant):
     knobs: ClassVar[tuple[Knob, ...]] = (Knob("query_topk", 1, 64), Knob("window", 1))
     editable: ClassVar[bool] = True
     """Whether a person may move tokens from group to group: where one router serves keys and queries alike."""
+    keeps_memo: ClassVar[bool] = True
+    """On a GPU: where each group's keys lie."""
 
     groups: int = option(16, "K, the number of groups far tokens are divided into.", minimum=1, maximum=64)
     query_topk: int = option(1, "Groups a query looks into: the 4 of q4k1.", minimum=1, maximum=64)
@@ -51,7 +53,26 @@ class GroupedVariant(Variant):
     def attend(self, call: AttentionCall) -> torch.Tensor:
         """See Variant.attend."""
         from focus_core.kernels.focus import focus_attention
+        from focus_core.kernels.focus.listed import listed_attention
 
+        if call.memo is not None and call.cached is not None and self.backend == "auto":
+            out = listed_attention(
+                call.memo,
+                call.query,
+                call.key,
+                call.value,
+                call.fresh,
+                call.cached,
+                groups=self.groups,
+                members=(self.query_topk, self.key_topk),
+                window=self.window,
+                sinks=self.sinks,
+                first_key=call.first_key,
+                scale=call.scale,
+                softcap=call.softcap,
+            )
+            if out is not None:
+                return out
         return focus_attention(
             call.query,
             call.key,

@@ -10,7 +10,7 @@ Importing this package needs no Triton; running it does.
 from focus_core.errors import NotAvailable
 from focus_core.kernels.focus.triton.applies import KEY_MEMBERS, machine_refusal, triton_refusal
 
-__all__ = ["KEY_MEMBERS", "focus_triton", "triton_refusal"]
+__all__ = ["KEY_MEMBERS", "focus_triton", "machine_refusal", "triton_refusal"]
 
 
 def focus_triton(q, k, v, query_bits, key_bits, **settings):
