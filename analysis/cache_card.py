@@ -12,8 +12,8 @@ from analysis.numbers import memory
 from analysis.palette import KEPT, WINDOW
 from analysis.style import QUIET, quiet, say
 from focus_core.benchmark.cache_lines import cache_lines, counted_bytes, usual
-from focus_core.handlers._shapes import Shape as ModelShape
 from focus_core.models.facts import ModelFacts
+from focus_core.models.shapes import Shape as ModelShape
 from focus_core.variants import make
 
 FORMATS = {"fp8": 1, "16 bits": 2, "32 bits": 4}

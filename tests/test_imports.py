@@ -47,6 +47,22 @@ def test_no_file_imports_against_the_direction(package):
     assert wrong == {}
 
 
+BELOW_THE_HANDLERS = ("benchmark", "cli", "evaluation", "kernels", "models", "routing", "training", "variants")
+
+
+@pytest.mark.parametrize("package", BELOW_THE_HANDLERS)
+def test_what_handlers_are_made_of_does_not_import_them(package):
+    found = {}
+    for path in (ROOT / "focus_core" / package).rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            if isinstance(node, ast.ImportFrom) and node.module:
+                names = [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
+            if wrong := [name for name in names if name.startswith("focus_core.handlers")]:
+                found[path.name] = wrong
+    assert found == {}
+
+
 def loaded_after_importing(names: list[str]) -> set[str]:
     code = "import sys\n" + "".join(f"import {name}\n" for name in names) + "print(*sorted(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=120)

@@ -8,7 +8,7 @@ import streamlit as st
 
 from app.ui import links
 from focus_core import assets
-from focus_core.handlers._shapes import fits
+from focus_core.models.shapes import fits
 from focus_core.variants import VARIANTS, config_fields
 
 DEFAULT = "focus"

@@ -14,7 +14,7 @@ from app.ui.engine import get_engine, session_id
 from app.ui.jobs import job_status
 from app.ui.preload import preload_charts
 from app.ui.view import Page, View
-from focus_core.handlers._shapes import shape_of
+from focus_core.models.shapes import shape_of
 
 OTHER_MODEL = reopen.OTHER_MODEL
 OTHER_LABEL = "Another model …"

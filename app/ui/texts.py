@@ -12,8 +12,8 @@ from app.ui import links
 from app.ui.view import Page, TextChoice
 from focus_core import assets
 from focus_core.errors import FocusError, InvalidInput
-from focus_core.handlers._shapes import shape_of
 from focus_core.models.catalog import DEFAULT
+from focus_core.models.shapes import shape_of
 
 OWN = "own"
 OWN_LABEL = "Your own text …"

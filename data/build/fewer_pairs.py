@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from focus_core import assets
-from focus_core.handlers._shapes import shape_of
 from focus_core.jobs.files import read_json, write_json
 from focus_core.models.catalog import DEFAULT
+from focus_core.models.shapes import shape_of
 from focus_core.variants import Shape, make
 
 PATH = assets.DATA / "results" / "fewer-pairs-smollm2.json"

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 from focus_core import assets
 from focus_core.benchmark.entries import BASELINE
 from focus_core.errors import FocusError, InvalidInput
-from focus_core.handlers._shapes import fits
+from focus_core.models.shapes import fits
 from focus_core.variants import VARIANTS, Variant, make
 from focus_core.variants.base import Shape
 
 if TYPE_CHECKING:
-    from focus_core.handlers._shapes import Shape as ModelShape
+    from focus_core.models.shapes import Shape as ModelShape
 
 LENGTH = 1024
 """Tokens at which bytes a token are counted; no count depends on it beyond constants."""

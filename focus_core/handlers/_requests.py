@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from focus_core import assets
 from focus_core.errors import InvalidInput, TooLarge
-from focus_core.handlers._shapes import Shape, fits, shape_of
 from focus_core.jobs.costs import Estimate, Host
 from focus_core.jobs.files import read_json, user_path
 from focus_core.models.catalog import DEFAULT, allowed_models, check_allowed, prepared_default
+from focus_core.models.shapes import Shape, fits, shape_of
 from focus_core.variants import LORA, VARIANTS, make
 
 if TYPE_CHECKING:

@@ -10,8 +10,8 @@ from typing import Any
 
 from focus_core.errors import InvalidInput
 from focus_core.handlers import _requests as requests
-from focus_core.handlers._shapes import shape_of
 from focus_core.jobs.costs import Estimate, Host, say_count
+from focus_core.models.shapes import shape_of
 
 RESUMES = True
 _PROBE_FORWARDS = 15

@@ -12,8 +12,8 @@ from typing import Any
 from focus_core import assets
 from focus_core.errors import InvalidInput
 from focus_core.handlers import _requests as requests
-from focus_core.handlers._shapes import Shape, shape_of
 from focus_core.jobs.costs import Estimate, Host, say_count
+from focus_core.models.shapes import Shape, shape_of
 from focus_core.variants import make
 
 STORED = False

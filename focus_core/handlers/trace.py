@@ -15,8 +15,8 @@ from focus_core.budget import BYTE_BUDGET, plan_layers, trace_bytes
 from focus_core.capture import capture_trace, check_length
 from focus_core.errors import InvalidInput
 from focus_core.handlers import _requests as requests
-from focus_core.handlers._shapes import shape_of
 from focus_core.jobs.costs import Estimate, Host, say_count
+from focus_core.models.shapes import shape_of
 from focus_core.variants import make
 
 _JUDGED_SLACK = 1.6

@@ -6,10 +6,10 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
-from focus_core.handlers._shapes import folder_of, shape_of
 from focus_core.jobs.files import read_json
 from focus_core.models.catalog import DEFAULT
 from focus_core.models.facts import Latent, ModelFacts
+from focus_core.models.shapes import folder_of, shape_of
 
 _DEFAULT_CONFIG: dict[str, Any] = {"model_type": "llama", "rope_theta": 100000.0}
 """What of the default model's config is asked here; its weights may not have been converted yet."""

@@ -9,7 +9,7 @@ from typing import Any
 
 from focus_core.benchmark.cache_lines import counted_bytes
 from focus_core.errors import TooLarge
-from focus_core.handlers._shapes import Shape
+from focus_core.models.shapes import Shape
 from focus_core.variants import make as make_variant
 from tests.app import fake
 from tests.comparisons import spread

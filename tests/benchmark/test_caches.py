@@ -134,7 +134,7 @@ def test_lines_come_from_the_registry_and_the_savers_first():
 def test_lines_and_costs_need_no_torch():
     code = (
         "import sys; from focus_core.benchmark.cache_lines import cache_lines;"
-        "from focus_core.handlers import cache; from focus_core.handlers._shapes import shape_of;"
+        "from focus_core.handlers import cache; from focus_core.models.shapes import shape_of;"
         "assert cache_lines('smollm2', shape_of('smollm2')); print('torch' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)

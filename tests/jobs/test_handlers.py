@@ -11,8 +11,8 @@ import pytest
 from focus_core import assets, handlers
 from focus_core.errors import InvalidInput, TooLarge
 from focus_core.handlers._requests import count_tokens
-from focus_core.handlers._shapes import shape_of
 from focus_core.jobs import Engine, Host
+from focus_core.models.shapes import shape_of
 from focus_core.trace import Trace
 from tests.jobs.conftest import finish, until
 from tests.tiny import save_tiny

@@ -14,7 +14,7 @@ from app.ui.figure import plot
 from app.ui.guard import fragment, plain
 from app.ui.runs import model_label
 from app.ui.view import Page
-from focus_core.handlers._shapes import Shape, shape_of
+from focus_core.models.shapes import Shape, shape_of
 
 SHAPE, MEMORY, BATCH, LENGTH, FORMAT = (f"cache_card_{name}" for name in ("shape", "gb", "batch", "length", "format"))
 THIS = "The chosen model"

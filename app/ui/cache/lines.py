@@ -10,8 +10,8 @@ from app.ui.recorded import documents
 from app.ui.settings import variant_label
 from app.ui.view import Page
 from focus_core.benchmark.cache_lines import CACHE_FIELD, MOST, cache_lines, counted_bytes, settings_of, usual
-from focus_core.handlers._shapes import shape_of
 from focus_core.models.catalog import DEFAULT
+from focus_core.models.shapes import shape_of
 from focus_core.variants import VARIANTS, make
 
 RUN = Measurement("cache", "cache", "the measurement")

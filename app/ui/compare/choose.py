@@ -20,8 +20,8 @@ from app.ui.guard import plain
 from app.ui.runs import model_label
 from app.ui.settings import variant_label
 from app.ui.view import Page
-from focus_core.handlers._shapes import shape_of
 from focus_core.models.facts import ModelFacts
+from focus_core.models.shapes import shape_of
 from focus_core.variants import VARIANTS, make
 
 CONTEXT, BATCH, CARD, RANK, NUMBERS, DEVICE, TEXT = (

@@ -13,7 +13,7 @@ from app.ui.measurement import offer
 from app.ui.view import Page
 from app.ui.xattention import state
 from focus_core import assets
-from focus_core.handlers._shapes import shape_of
+from focus_core.models.shapes import shape_of
 
 KIND = "thresholds"
 RECALL, SOURCE, REDUCTIONS = "xa_recall_goal", "xa_fit_text", "xa_reductions"
