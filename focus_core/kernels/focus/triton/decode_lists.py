@@ -181,9 +181,9 @@ _MERGED = 8192
 
 def cut_for(dtype: torch.dtype, widest: int) -> Cut:
     """The cut of a head of ``widest`` numbers."""
-    if dtype == torch.float32 or widest > 128:
-        return Cut(block=32, stages=2)
-    return Cut()
+    if dtype == torch.float32:
+        return Cut(block=32 if widest <= 64 else 16, stages=2)
+    return Cut() if widest <= 128 else Cut(block=32, stages=2)
 
 
 def splits_for(heads: int, keys: int, block: int) -> int:
