@@ -2,5 +2,6 @@
 
 from focus_core.kernels.slim.api import BACKENDS, slim_attention
 from focus_core.kernels.slim.sparse import slim_from_rotated
+from focus_core.kernels.slim.turned import Turned
 
-__all__ = ["BACKENDS", "slim_attention", "slim_from_rotated"]
+__all__ = ["BACKENDS", "Turned", "slim_attention", "slim_from_rotated"]

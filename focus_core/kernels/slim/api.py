@@ -6,11 +6,13 @@ from typing import Any
 
 import torch
 
-from focus_core.errors import InvalidInput, NotAvailable
+from focus_core.errors import InvalidInput, NotAvailable, Unsupported
 from focus_core.kernels.checks import check_first_key, check_softcap, scale_of
+from focus_core.kernels.focus.triton import machine_refusal
 from focus_core.kernels.slim.cpu import slim_values, slim_weights
 from focus_core.kernels.slim.operands import Finish, Operands, work_of
 from focus_core.kernels.slim.reference import slim_reference
+from focus_core.kernels.slim.triton_applies import slim_triton_refusal
 from focus_core.kernels.slim_work import ORDERS
 
 BACKENDS = ("auto", "reference", "cpu", "triton", "flash")
@@ -62,7 +64,8 @@ def slim_attention(
         order: ``values`` makes keys and values of all cached tokens first; ``weights`` weights states and applies the
             matrices to the sums, of each query, of which only those of a key that is not finished come before; ``auto``
             takes what has fewer operations.
-        backend: ``auto``, ``reference`` (the specification, one order) or ``cpu`` (any device).
+        backend: ``auto``, ``reference`` (the specification, one order), ``cpu`` (any device) or ``triton`` (one new
+            token over a K-cache on a GPU, whose keys are ready or rotated by ``Turned``; forward only).
         return_lse: also return the natural-log log-sum-exp.
 
     Returns:
@@ -72,6 +75,7 @@ def slim_attention(
     Raises:
         InvalidInput: for arguments that do not fit, shown as they are.
         NotAvailable: for a backend that is not on this machine.
+        Unsupported: for a call that the triton backend does not serve, with the reason.
     """
     _check(q, state, key_weight, value_weight, key_bias, value_bias, new_key, new_value, key_mask, causal)
     check_first_key(first_key, q.shape[0])
@@ -79,8 +83,8 @@ def slim_attention(
     for name, value, allowed in (("backend", backend, BACKENDS), ("order", order, ORDERS)):
         if value not in allowed:
             raise InvalidInput(f"There is no {name} {value!r}.", f"It can be {', '.join(allowed)}.")
-    if backend in ("triton", "flash"):
-        raise NotAvailable(f"The {backend} backend of slim_attention is not in this build.", "backend='auto' works.")
+    if backend == "flash":
+        raise NotAvailable("The flash backend of slim_attention is not in this build.", "backend='auto' works.")
     operands = Operands(
         q,
         state,
@@ -96,7 +100,17 @@ def slim_attention(
         key_mask,
     )
     options: dict[str, Any] = {"scale": scale_of(q, scale), "softcap": softcap}
-    if backend == "reference":
+    if backend == "auto" and q.is_cuda and work_of(operands).order(order) == "weights":
+        backend = "triton" if slim_triton_refusal(operands, order) is None else backend
+    if backend == "triton":
+        reason = slim_triton_refusal(operands, order)
+        if reason is not None:
+            problem = NotAvailable if machine_refusal(q.device) is not None else Unsupported
+            raise problem(reason, "backend='auto' works.")
+        from focus_core.kernels.slim.triton_decode import slim_decode
+
+        out, lse = slim_decode(operands, **options)
+    elif backend == "reference":
         out, lse = slim_reference(operands, **options)
     elif work_of(operands).order(order) == "values":
         out, lse = slim_values(operands, **options, return_lse=return_lse)
