@@ -233,19 +233,20 @@ class Activations:
     def _check(self, call: AttentionCall, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> None:
         rotated = self.facts.rotary
         slack = 1e-3 if call.hidden.dtype in (torch.float32, torch.float64) else 3e-2
-        for what, made, given in (
-            ("queries", query, call.query),
-            ("keys", key, call.key),
-            ("values", value, call.value),
-        ):
+        checked = [("keys", key, call.key), ("values", value, call.value)]
+        # Without a rotation that could be dropped the model's own queries are taken, whatever made them (OPT scales).
+        if rotated:
+            checked.append(("queries", query, call.query))
+        for what, made, given in checked:
             pairs = [(made, given)]
             if what != "values" and rotated:
                 pairs = [(_pair_sizes(made, rotated), _pair_sizes(given, rotated))]
                 pairs.append((made[..., rotated:], given[..., rotated:]))
             if any(a.numel() and (a - b).abs().max() > slack * b.abs().max() for a, b in pairs):
                 raise Unsupported(
-                    f"Layer {call.layer} does more to its {what} than project them and rotate them by halves of a "
-                    f"head, which no factor can follow."
+                    f"Layer {call.layer} does more to its {what} than project them"
+                    + (" and rotate them by halves of a head" if rotated and what != "values" else "")
+                    + ", which no factor can follow."
                 )
 
 

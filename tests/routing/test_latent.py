@@ -125,6 +125,24 @@ def test_a_rotation_of_neighbours_is_found_out_and_refused(monkeypatch):
         factorise(tiny, tokens(1, 16), 8)
 
 
+def test_a_model_that_scales_its_queries_and_rotates_none_is_factored():
+    """OPT: a factor stands for keys and values alone, whatever was done to the queries."""
+    from transformers import OPTConfig, OPTForCausalLM
+
+    torch.manual_seed(0)
+    sizes = {"vocab_size": 128, "hidden_size": 32, "ffn_dim": 64, "word_embed_proj_dim": 32}
+    config = OPTConfig(num_hidden_layers=2, num_attention_heads=4, max_position_embeddings=64, **sizes)
+    tiny, ids = OPTForCausalLM(config).eval().requires_grad_(False), tokens(2, 32) % 128
+    factors = factorise(tiny, ids, 32)
+    wanted = tiny(ids).logits
+    with torch.no_grad(), retrofit(tiny, make("mla", factors.serve), factors):
+        assert far(tiny(ids).logits, wanted) < 1e-5
+    for layer in tiny.model.decoder.layers:
+        layer.self_attn.v_proj.register_forward_hook(lambda module, given, made: made.clamp(-0.01, 0.01))
+    with pytest.raises(Unsupported, match="does more to its values than project them, which no factor"):
+        factorise(tiny, ids, 32)
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_saved_and_loaded_it_serves_the_same(dtype, tmp_path):
     tiny, ids = tiny_model("llama", dtype=dtype), tokens(2, 20)
