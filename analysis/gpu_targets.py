@@ -266,3 +266,18 @@ def _models(target: Target, rows: list[Row]) -> Outcome:
         return Outcome(target, UNMEASURED, NONE)
     state = MET if len(asked) >= target.least else MISSED
     return Outcome(target, state, f"{len(asked)} of {target.least:g} cases, in the table below", found[0])
+
+
+def answer(rows: Iterable[Row]) -> str:
+    """The answer in one sentence: the most that was gained and where, what its pairs allow, and where it loses."""
+    wanted = {"method": "focus", "phase": "prefill", "groups": 16, "looks": 1, **_MHA64}
+    found = [row for row in rows if row.kept and _is_method(row, wanted) and row["speedup"] is not None]
+    if not found:
+        return "Nothing is recorded of a GPU here: python -m benchmarks.gpu_focus measures it."
+    best = max(found, key=lambda row: row["speedup"])
+    lost = [row["tokens"] for row in found if row["speedup"] < 1]
+    said = (
+        f"On an {best.run.card}, Focus with 16 groups is {times(best['speedup'])} as fast as the fastest dense kernel "
+        f"({best.baseline()}) at {best['tokens']:,} tokens, where its pairs allow {times(best['pair_limit'])}"
+    )
+    return f"{said}; at {max(lost):,} tokens it is slower." if lost else f"{said}."

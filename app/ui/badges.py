@@ -9,6 +9,10 @@ from app.ui.guard import plain
 MEANING = {
     "live": ("green", "Measured now, on this machine, on this text."),
     "recorded": ("blue", "Measured earlier and shipped; a live run replaces it when the model is ready."),
+    "code changed since": (
+        "orange",
+        "The kernel's sources differ from those that were measured: the figure is of the code as it was.",
+    ),
     "opened": ("violet", "Read from a Trace file; it was measured where and when the file says."),
     "earlier settings": ("orange", "Belongs to the settings that ran last; the present ones have not run."),
     "not as trained": ("orange", "The settings differ from those that the groups were trained and measured with."),

@@ -30,6 +30,7 @@ _NAMES = {
     "compare_device": "device",
     "compare_text": "text of the perplexity",
     "compare_tab": "tab",
+    "compare_gpu": "picture",
     "cache_tab": "tab",
     "cache_lines": "measured cache",
     "cache_prompt": "number of tokens read",

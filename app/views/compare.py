@@ -5,13 +5,14 @@ from __future__ import annotations
 import streamlit as st
 
 from app.ui import comparisons, links, recorded
-from app.ui.compare import choose, measure, support
+from app.ui.compare import choose, gpu, measure, support
 from app.ui.guard import plain
 from app.ui.view import Needs, Page, View
 
 PART = "compare_view"
-CHOOSE, MEASURE = PARTS = ("Choose", "Measure")
+CHOOSE, MEASURE, GPU = PARTS = ("Choose", "Measure", "On a GPU")
 _OF_CHOOSE = (choose.CONTEXT, choose.BATCH, choose.CARD, choose.RANK, choose.NUMBERS, choose.DEVICE, choose.TEXT)
+_OF_OTHERS = (*_OF_CHOOSE, gpu.PICTURE)
 
 
 def render(page: Page) -> None:
@@ -25,12 +26,13 @@ def render(page: Page) -> None:
     _part_from_link(notices)
     choose.from_link(recorded.lines(), notices)
     measure.from_link(page, options, notices)
+    gpu.from_link(notices)
     links.show_notices([*page.notices, *(n for n in links.keep_notices(notices) if n not in page.notices)])
 
     def say(words: str) -> None:
         sentence.markdown(f"#### {plain(words)}")
 
-    first, second = st.tabs(PARTS, key=PART, on_change="rerun")
+    first, second, third = st.tabs(PARTS, key=PART, on_change="rerun")
     if first.open:
         with first:
             choose.render(page, every, facts, say)
@@ -38,12 +40,15 @@ def render(page: Page) -> None:
         with second:
             measure.render(page, options, say)
             _elsewhere(support.unavailable(page, facts))
+    if third.open:
+        with third:
+            gpu.render(page, say)
     _part_to_link()
 
 
 def _part_from_link(notices: list[str]) -> None:
     """A link that names a control of the measurement opens that tab."""
-    of_measure = [k for k in st.query_params if k.startswith("compare_") and k not in (PART, *_OF_CHOOSE)]
+    of_measure = [k for k in st.query_params if k.startswith("compare_") and k not in (PART, *_OF_OTHERS)]
     links.restore(PART, PARTS, notices)
     if PART not in st.session_state:
         st.session_state[PART] = MEASURE if of_measure else CHOOSE
@@ -57,7 +62,7 @@ def _part_to_link() -> None:
 
 
 def _names_measure() -> bool:
-    return any(k.startswith("compare_") and k not in (PART, *_OF_CHOOSE) for k in st.query_params)
+    return any(k.startswith("compare_") and k not in (PART, *_OF_OTHERS) for k in st.query_params)
 
 
 def _elsewhere(refused: list[tuple[str, str]]) -> None:

@@ -7,46 +7,7 @@ import pytest
 from analysis.gpu_results import rows_of
 from analysis.gpu_targets import MET, MISSED, TARGETS, UNMEASURED, outcomes
 from benchmarks.performance import CHANGED, PAGE, page, recorded
-
-SPREAD = {"median": 2.0, "p10": 1.9, "p90": 2.1, "n": 5}
-
-
-def document(*rows, **fields):
-    return {
-        "file": "bench-x-h200.json",
-        "about": "x",
-        "command": "python -m benchmarks.gpu_x --json x.json",
-        "environment": {"device": "NVIDIA H200", "driver": "580", "torch": "2", "time": "2026-11-30T01:00:00+00:00"},
-        "sources": ["focus_core/evaluation/sources.py"],
-        "source_hash": "0" * 64,
-        "checks": [],
-        "rows": list(rows),
-        **fields,
-    }
-
-
-def prefill(tokens, faster, **fields):
-    return {
-        "phase": "prefill",
-        "heads": 12,
-        "kv": 12,
-        "dim": 64,
-        "tokens": tokens,
-        "groups": 16,
-        "looks": 1,
-        "ms": SPREAD,
-        "baseline": "cudnn",
-        "cudnn_ms": {**SPREAD, "median": 2.0 * faster},
-        "speedup": faster,
-        "against_fa2": 1.6 * faster,
-        "pair_limit": 15.0,
-        "share_of_limit": faster / 15,
-        "stages_ms": {"plan": 0.5, "group_pass": 1.5},
-        "extra_over_qkvo": 0.75,
-        "extra_mb": 100.0,
-        "error": 1e-3,
-        **fields,
-    }
+from tests.gpu_documents import SPREAD, document, prefill
 
 
 def by_key(*documents):

@@ -1,0 +1,183 @@
+"""The tab of what was recorded on a GPU, beside what this machine's comparison shows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pandas as pd
+import streamlit as st
+
+from analysis import gpu_results
+from analysis.gpu_figures import PICTURES, by_length, stage_bars
+from analysis.gpu_results import Row, Run
+from analysis.gpu_targets import answer, outcomes
+from analysis.numbers import percent, sig3, times
+from app.ui import comparisons, links, recorded
+from app.ui.badges import badge
+from app.ui.compare import measure
+from app.ui.figure import plot
+from app.ui.guard import plain
+from app.ui.view import Page
+
+PICTURE = "compare_gpu"
+
+
+def from_link(notices: list[str]) -> None:
+    """Take the picture from the opening link."""
+    links.check(PICTURE, PICTURES, "speed", notices, PICTURES.get)
+
+
+def render(page: Page, say: Callable[[str], None]) -> None:
+    """Draw the tab.
+
+    Args:
+        page: the page.
+        say: draws the page's sentence.
+    """
+    rows = gpu_results.rows_of(recorded.documents("bench-"))
+    say(answer(rows))
+    if not rows:
+        return
+    _origin(rows)
+    _picture(page, rows)
+    with st.expander("What was aimed at, and what was reached", icon=":material/flag:"):
+        _targets(rows)
+    if any(row.method == "model" for row in rows):
+        with st.expander("Whole models", icon=":material/deployed_code:"):
+            _models(rows)
+    _explain()
+
+
+def runs_of(rows: list[Row]) -> list[Run]:
+    """The runs behind the rows, latest first."""
+    found = list(dict.fromkeys(row.run for row in rows))
+    return sorted(found, key=lambda run: run.time, reverse=True)
+
+
+def _origin(rows: list[Row]) -> None:
+    """Where the numbers come from, in one line; whether the code is still the one that was measured."""
+    found = runs_of(rows)
+    commands = " · ".join(f"{run.date}, {run.card}: {run.command} (data/results/{run.file})" for run in found)
+    with st.container(horizontal=True, vertical_alignment="center", gap="small"):
+        badge("recorded", commands)
+        changed = sorted({run.file for run in found if run.changed})
+        if changed:
+            badge("code changed since", ", ".join(changed))
+        cards = ", ".join(dict.fromkeys(run.card for run in found))
+        days = sorted({run.date for run in found})
+        when = days[0] if len(days) == 1 else f"{days[0]} to {days[-1]}"
+        st.caption(plain(f"{cards}, {found[0].versions()}, {when}"), help=plain(commands))
+
+
+def _picture(page: Page, rows: list[Row]) -> None:
+    picture = st.segmented_control(
+        "Picture",
+        list(PICTURES),
+        default="speed",
+        required=True,
+        format_func=PICTURES.get,
+        key=PICTURE,
+        bind="query-params",
+        label_visibility="collapsed",
+    )
+    note = ", ".join(dict.fromkeys(f"{run.card}, {run.date}, {run.command}" for run in runs_of(rows)))
+    name = f"On a GPU: {PICTURES[picture or 'speed'].lower()}"
+    if picture == "stages":
+        alt = "Share of planning, gathering, group pass and window pass in the time of each forward."
+        plot(stage_bars(rows), key="compare_gpu_stages", alt=alt, name=name, note=note)
+        st.caption(
+            "Each stage by itself, the median of five. Short texts spend their time on starting kernels; the longer "
+            "the text, the more of it goes to the pairs that are kept."
+        )
+        return
+    shown = measure.RUN.find(page, None, lambda: comparisons.shipped("compare"))
+    cpu, origin = (shown.result, "recorded" if shown.recorded else "live") if shown else (None, "")
+    figure = by_length(rows, picture or "speed", cpu, origin)
+    alt = f"{PICTURES[picture or 'speed']} by length, one line a shape and setting."
+    plot(figure, key=f"compare_gpu_{picture}", alt=alt, name=name, note=note)
+    if picture == "limit":
+        st.caption(
+            "The pair limit is what the kept pairs alone would give at the dense kernel's rate; above 100 % they are "
+            "computed at a higher rate than that kernel's."
+        )
+    else:
+        st.caption(
+            "One attention layer, random numbers, bf16; planning, sorting, gathering and merging are in the time. Thin "
+            "crosses are the comparison of the tab Measure: attention and routing of a whole model on a CPU."
+        )
+
+
+def _targets(rows: list[Row]) -> None:
+    table = [
+        {
+            "What": one.target.what,
+            "Aimed at": one.target.aim,
+            "State": one.state,
+            "Measured": one.measured,
+            "Where the time goes": one.profile,
+            "Recorded": one.row.run.date if one.row else "",
+        }
+        for one in outcomes(rows)
+    ]
+    st.dataframe(
+        pd.DataFrame(table),
+        hide_index=True,
+        key="compare_gpu_targets",
+        column_config={"What": st.column_config.TextColumn(pinned=True, width="medium")},
+    )
+    st.caption("`docs/performance.md` has the same with the error, the memory and the command of each.")
+
+
+def _models(rows: list[Row]) -> None:
+    found = [row for row in rows if row.method == "model" and row["phase"] is not None]
+    table: list[dict[str, Any]] = [
+        {
+            "Model": row["model"],
+            "Phase": row["phase"],
+            "Tokens": row["tokens"],
+            "Attention": row["line"],
+            "Milliseconds": sig3(row.median("ms")),
+            "Attention's share": percent(row["attention_share"]),
+            "Whole model": times(row["speedup"]),
+            "Attention alone": times(row["attention_speedup"]),
+            "Positions": row["positions"],
+        }
+        for row in found
+    ]
+    st.dataframe(
+        pd.DataFrame(table),
+        hide_index=True,
+        key="compare_gpu_models",
+        column_config={
+            "Model": st.column_config.TextColumn(pinned=True),
+            "Tokens": st.column_config.NumberColumn(format="localized"),
+            "Whole model": st.column_config.TextColumn(help="Times faster than the same model with dense attention."),
+        },
+    )
+    st.caption(
+        "A ratio of kernels is no ratio of serving: a model gains only in the share of its time that attention takes. "
+        "Batch 1, eager, one forward a token."
+    )
+
+
+def _explain() -> None:
+    with st.expander("What am I looking at?", icon=":material/help:"):
+        st.markdown(
+            "Recorded on one card with the command that the badge names, against the fastest dense kernel that was "
+            "timed in the same run, interleaved. Dotted is the most that the kept pairs allow; what lies between it "
+            "and the line is planning, sorting, gathering and merging. Below the dashed line a variant is slower than "
+            "dense attention, and short texts are there."
+        )
+        st.latex(
+            r"\text{faster} = "
+            r"\frac{t_\text{dense}}{t_\text{plan} + t_\text{gather} + t_\text{groups} + t_\text{window}}"
+            r" \;\lesssim\; \frac{N^2 / 2}{\text{pairs kept}}"
+        )
+        st.button(
+            "Try: where does the time go?", key="compare_gpu_try", icon=":material/lightbulb:", on_click=_try_stages
+        )
+
+
+def _try_stages() -> None:
+    st.session_state[PICTURE] = "stages"

@@ -1,0 +1,135 @@
+"""What was recorded on a GPU, in the Compare page: the answer, the badges, the pictures and their losing side."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from streamlit.testing.v1 import AppTest
+
+from analysis.gpu_figures import by_length, series_of, stage_bars
+from analysis.gpu_results import rows_of
+from app.ui import selection
+from focus_core import assets
+from tests.app import fake_compare
+from tests.app.opening import said
+from tests.comparisons import comparison
+from tests.gpu_documents import SPREAD, document, prefill
+
+
+def page():
+    from app.ui import sidebar
+    from app.ui.guard import guarded
+    from app.views.compare import VIEW
+
+    guarded(lambda: VIEW.render(sidebar.select(VIEW)))
+
+
+@pytest.fixture
+def start(monkeypatch, tmp_path):
+    """Open the tab, with the results in a folder of the test's own."""
+    import streamlit as st
+
+    monkeypatch.setenv("FOCUS_LAB_ENGINE", "tests.app.fake_compare:make")
+    monkeypatch.setattr(assets, "adapters", fake_compare.shipped)
+    # The fake engine brings a shipped Trace of its own; the next test file finds the real ones again.
+    monkeypatch.setattr(selection, "traces_folder", selection.traces_folder)
+    monkeypatch.setattr("app.ui.recorded.results_folder", lambda: tmp_path)
+
+    def opened(*documents: dict, **query: str) -> AppTest:
+        for at, found in enumerate(documents):
+            (tmp_path / f"bench-{at}-h200.json").write_text(json.dumps(found))
+        st.cache_resource.clear()
+        st.cache_data.clear()
+        at = AppTest.from_function(page, default_timeout=60)
+        for name, value in {"compare_view": "On a GPU", **query}.items():
+            at.query_params[name] = value
+        return at.run()
+
+    yield opened
+    st.cache_resource.clear()
+    st.cache_data.clear()
+
+
+def figure(at: AppTest, key: str) -> dict:
+    chart = next(c for c in at.get("plotly_chart") if key in c.proto.id)
+    return json.loads(chart.proto.spec)
+
+
+def rows():
+    graphed = {"speedup_graph": 1.5, "ms_graph": SPREAD, "baseline_graph": "cudnn", "cudnn_graph_ms": SPREAD}
+    return [prefill(8192, 0.6, **graphed), prefill(131072, 9.5), prefill(1 << 20, 16.0)]
+
+
+def test_speed_up_shows_the_losing_side_the_limit_and_this_machine():
+    drawn = by_length(rows_of([document(*rows())]), "speed", comparison(), "live")
+    by_name = {}
+    for trace in drawn.data:
+        by_name.setdefault(trace.name, []).append(trace)
+    line, graph = by_name["Focus, 12 heads x 64, K=16 q1k1"]
+    assert list(line.x) == [8192, 131072, 1 << 20]
+    assert list(line.y) == [0.6, 9.5, 16.0]
+    assert list(graph.y) == [1.5]
+    assert graph.marker.symbol.endswith("-open")
+    beside = next(trace for trace in drawn.data if trace.name == "Focus q4, live on a CPU")
+    assert list(beside.x) == [512, 1024, 2048]
+    assert list(beside.y) == pytest.approx([1 / 1.17, 1 / 0.81, 1 / 0.54])
+    shaded = drawn.layout.shapes[0]
+    assert shaded.y1 == 1
+    assert shaded.y0 < 0.6
+    assert "slower than dense" in [note.text for note in drawn.layout.annotations]
+
+
+def test_the_share_of_the_limit_is_of_the_way_it_was_called():
+    line, graph = [t for t in by_length(rows_of([document(*rows())]), "limit").data if str(t.name).startswith("Focus")]
+    assert list(line.y) == pytest.approx([4.0, 9.5 / 15 * 100, 16 / 15 * 100])
+    assert list(graph.y) == pytest.approx([10.0])
+
+
+def test_stages_are_shares_of_their_whole():
+    drawn = stage_bars(rows_of([document(*rows())]))
+    assert [bar.name for bar in drawn.data] == ["plan", "group pass"]
+    assert list(drawn.data[0].x) == [25.0, 25.0, 25.0]
+    assert "2.00 ms" in [note.text for note in drawn.layout.annotations]
+
+
+def test_a_later_run_replaces_an_earlier_and_what_was_not_kept_is_left_out():
+    old, new = document(prefill(131072, 9.0)), document(prefill(131072, 10.0), prefill(131072, 12.0, kept=False))
+    new["environment"] = {**new["environment"], "time": "2026-12-01T00:00:00+00:00"}
+    [(_, found)] = series_of(rows_of([new, old]))
+    assert [row["speedup"] for row in found] == [10.0]
+
+
+def test_nothing_recorded_is_a_sentence(start):
+    at = start()
+    assert not at.exception
+    assert "Nothing is recorded of a GPU here" in said(at)
+    assert not at.get("plotly_chart")
+
+
+def test_the_tab_answers_and_says_where_from(start):
+    at = start(document(*rows()))
+    assert not at.exception
+    words = said(at)
+    assert "On an NVIDIA H200, Focus with 16 groups is 16.0× as fast as the fastest dense kernel" in words
+    assert "at 8,192 tokens it is slower" in words
+    assert "recorded" in words
+    assert "code changed since" in words
+    assert figure(at, "compare_gpu_speed")["layout"]["yaxis"]["type"] == "log"
+    table = at.dataframe[0].value
+    state = dict(zip(table["What"], table["State"], strict=True))
+    assert state["Focus forward, K=16 q1k1, 12 heads x 64, 1,048,576 tokens"] == "met"
+    at.button(key="compare_gpu_try").click().run()
+    assert not at.exception
+    assert figure(at, "compare_gpu_stages")["layout"]["barmode"] == "stack"
+
+
+def test_a_link_opens_the_picture(start):
+    at = start(document(*rows()), compare_gpu="limit")
+    assert not at.exception
+    assert figure(at, "compare_gpu_limit")
+    assert "above 100 %" in said(at)
+
+
+def test_a_picture_that_does_not_exist_is_said(start):
+    assert "picture" in said(start(document(*rows()), compare_gpu="pie"))
