@@ -114,7 +114,9 @@ def check(case: dict[str, Any], device: str = "cuda") -> dict[str, Any]:
     call, settings = make_call(case, device)
     wants = {"alone": (0, 0, 0, 1, 1), "none": (1, 1, 1, 0, 0)}.get(case.get("gates", ""), (1, 1, 1, 1, 1))
     pull = torch.randn(*call[0].shape[:3], call[2].shape[3], device=device).to(call[0].dtype)
-    plan = run.plan_of(call[0].dtype, call[0].shape[3], run.shared_memory(call[0].device))
+    widest = max(call[0].shape[3], call[2].shape[3])
+    room = run.shared_memory(call[0].device)
+    plan = run.plan_of(call[0].dtype, widest, room, settings["key_topk"] > 1)
     if case.get("fused"):
         plan = dataclasses.replace(plan, queries=None)
     if "split" in case:

@@ -18,6 +18,7 @@ from focus_core.kernels.focus.triton_soft.forward import forward
 from focus_core.kernels.focus.triton_soft.gate import rows
 
 _DELTA_ROWS = 64
+_LARGE = 160 * 1024
 
 
 @dataclass(frozen=True)
@@ -37,21 +38,28 @@ class Plan:
     split: bool
 
 
-def plan_of(dtype: torch.dtype, widest: int, room: float) -> Plan:
-    """Sizes for heads of ``widest`` numbers on a GPU with ``room`` bytes of shared memory a block."""
+def plan_of(dtype: torch.dtype, widest: int, room: float, product: bool = False) -> Plan:
+    """Sizes that a compiler for compute capability 9.0 keeps in registers.
+
+    Args:
+        dtype: of the heads.
+        widest: numbers of a head.
+        room: bytes of shared memory that a block may use.
+        product: whether agreement is a product over groups.
+    """
     if dtype == torch.float32:
-        small = Tile(32, 32, 4, 1)
+        small = Tile(32 if widest <= 64 else 16, 32, 8, 1)
         return Plan(small, small, small, True)
-    if widest <= 64:
-        plan = Plan(Tile(128, 64, 8, 3), Tile(64, 128, 8, 2), Tile(128, 64, 8, 2), True)
-    elif widest <= 128:
-        plan = Plan(Tile(128, 64, 8, 2), Tile(64, 64, 8, 1), Tile(64, 64, 8, 1), True)
-    else:
-        plan = Plan(Tile(64, 32, 8, 1), Tile(32, 32, 8, 1), Tile(32, 32, 8, 1), True)
-    if room < 160 * 1024:
-        small = Tile(64, 32, 4, 1) if widest <= 128 else Tile(32, 32, 4, 1)
-        plan = Plan(small, small, small, True)
-    return plan
+    if widest > 128:
+        if room < _LARGE:
+            small = Tile(32, 32, 8, 1)
+            return Plan(small, small, small, True)
+        return Plan(Tile(64, 32, 8, 1), Tile(32, 64, 8, 1), Tile(64, 32, 8, 1), True)
+    if product or room < _LARGE:
+        return Plan(Tile(64, 32, 4, 1), Tile(32, 64, 4, 1), Tile(64, 32, 4, 1), True)
+    if widest > 64:
+        return Plan(Tile(128, 64, 8, 2), Tile(32, 128, 8, 2), Tile(64, 64, 8, 1), True)
+    return Plan(Tile(128, 64, 8, 3), Tile(32, 128, 8, 3), Tile(128, 64, 8, 2), True)
 
 
 @triton.jit(do_not_specialize=["queries", "heads"])
@@ -173,5 +181,5 @@ def soft_triton(
     first = None if first_key is None else first_key.to(q.device, torch.int32)
     settings = Settings(key_topk, floor, window, sinks, scale, softcap)
     if plan is None:
-        plan = plan_of(q.dtype, max(q.shape[3], v.shape[3]), shared_memory(q.device))
+        plan = plan_of(q.dtype, max(q.shape[3], v.shape[3]), shared_memory(q.device), key_topk > 1)
     return _Soft.apply(q, k, v, query_membership, key_membership, first, settings, plan)
