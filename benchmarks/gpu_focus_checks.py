@@ -50,7 +50,7 @@ def make_call(case: dict[str, Any], device: str) -> tuple[list[Any], dict[str, A
     shape = (get["batch"], get["routers"], keys)
     sets = group_sets(shape, get["groups"], get["looks"], device, 1)[..., keys - queries :]
     offered = group_sets(shape, get["groups"], get["held"], device, 2)
-    if get["backend"] == "flash":
+    if get["backend"] == "flash" and not get.get("apart"):
         if get["layout"] == "tokens":
             # Some tokens in no group.
             offered = offered.masked_fill(torch.arange(keys, device=device) % 7 == 3, 0)
@@ -108,6 +108,21 @@ def flash_cases() -> list[dict[str, Any]]:
     found += [{"queries": n} for n in (9, 300, 699)] + [{"queries": 300, "routers": 2, "batch": 2}]
     found += [{"copied": True}, {"copied": True, "members": (1, 1), "equal": True}, {"softcap": 5.0, "scale": 0.3}]
     found += [{"keys": 33_001, "heads": 1, "kv": 1, "groups": 16, "first": [77], "window": 256}]
+    found += [
+        {"apart": True, "looks": 4, "dim": d, "dtype": t}
+        for d in (64, 80, 96, 128, 256)
+        for t in ("bfloat16", "float16")
+    ]
+    found += [{"apart": True, "looks": n, "heads": 8, "routers": 2, "dim": 128, "keys": 2000} for n in (1, 2, 5)]
+    found += [
+        {"apart": True, "held": 3},
+        {"apart": True, "kv": 1, "heads": 9},
+        {"apart": True, "softcap": 5.0, "looks": 2},
+    ]
+    found += [{"apart": True, "batch": 3, "first": [0, 150, 700], "looks": 2, "queries": n} for n in (700, 300)]
+    found += [
+        {"apart": True, "keys": 33_001, "heads": 1, "kv": 1, "groups": 16, "looks": 2, "first": [77], "window": 256}
+    ]
     return [case | {"backend": "flash"} for case in found]
 
 

@@ -14,9 +14,10 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from benchmarks.gpu_focus_checks import group_sets
 from focus_core.benchmark.prefill import rotated, spread
-from focus_core.kernels.focus import choose_backend, focus_attention
-from focus_core.kernels.focus.flash import attend, scatter, sort
+from focus_core.kernels.focus import choose_backend, flash, focus_attention
+from focus_core.kernels.focus.flash import attend, scatter, sort, tiled
 from focus_core.kernels.focus.triton import gather, group_pass, near_pass, plan, tiles
+from focus_core.kernels.focus.triton import run as whole
 
 TORCH = {"cudnn": SDPBackend.CUDNN_ATTENTION, "fa2": SDPBackend.FLASH_ATTENTION}
 DENSE = ("fa4", *TORCH)
@@ -118,7 +119,7 @@ def kept_pairs(call: list[Any], members: tuple[int, int]) -> float:
 
 
 def stage_runs(call: list[Any], members: tuple[int, int], backend: str) -> dict[str, Callable[[], None]]:
-    """Every stage of one prefill (one round of groups), each on the results of those before."""
+    """Every stage of one prefill (its first round of groups), each on the results of those before."""
     q, k, v, sets, offered = call
     scores, routers = tiles.scores_of(q.shape[3] ** -0.5, None), offered.shape[1]
     out = torch.empty_like(q)
@@ -128,7 +129,7 @@ def stage_runs(call: list[Any], members: tuple[int, int], backend: str) -> dict[
     def near(parts: Any, tile: Any) -> None:
         near_pass.near_pass((q, k, v), out, None, parts, sets, None, WINDOW, SINKS, scores, tile)
 
-    if backend == "flash":
+    if backend == "flash" and flash.same_sets(sets, offered):
 
         def sorted_() -> None:
             kept["sort"] = sort.sort_tokens(sets, offered, None, 0, True)
@@ -147,20 +148,30 @@ def stage_runs(call: list[Any], members: tuple[int, int], backend: str) -> dict[
 
         return {"plan": sorted_, "gather": scattered, "group_pass": attended, "near_pass": merged}
     far = tiles.group_tile(*kind)
+    most = round_slots(members, backend)
 
     def planned() -> None:
-        kept["plan"] = plan.make_plan(sets, offered, None, WINDOW, SINKS, members, 0, members[0], far.rows)
+        kept["plan"] = plan.make_plan(sets, offered, None, WINDOW, SINKS, members, 0, most, far.rows)
 
     def gathered() -> None:
         kept["rows"] = gather.gather_keys(k, v, kept["plan"], routers)
 
     def grouped() -> None:
-        kept["parts"] = group_pass.group_pass(q, *kept["rows"], kept["plan"], sets, offered, False, scores, far)
+        rows = (q, *kept["rows"], kept["plan"], sets, offered)
+        if backend == "flash":
+            kept["parts"] = tiled.tiled_pass(*rows, scores, far, q.shape[3] ** -0.5, None)
+        else:
+            kept["parts"] = group_pass.group_pass(*rows, False, scores, far)
 
     def neared() -> None:
         near(near_pass.SlotParts(*kept["parts"], kept["plan"].over, 0), tiles.near_tile(*kind))
 
     return {"plan": planned, "gather": gathered, "group_pass": grouped, "near_pass": neared}
+
+
+def round_slots(members: tuple[int, int], backend: str) -> int:
+    """Groups of a query that the first round serves."""
+    return min(members[0], tiled.ROUND_SLOTS if backend == "flash" else whole.ROUND_SLOTS)
 
 
 def stages(runs: dict[str, Callable[[], None]]) -> dict[str, float]:
@@ -186,7 +197,7 @@ def prefill(shape: dict[str, Any], repeats: int, slow_repeats: int | None = None
     for n in shape["groups"][1:]:
         sets = group_sets(first[4].shape, n, 1, "cuda", 1)
         calls[n] = [*first[:3], sets, sets]
-    backends = ["flash", "triton"] if flash_there() and shape.get("routers", 1) == 1 else ["triton"]
+    backends = ["flash", "triton"] if flash_there() else ["triton"]
     names = [name for name in shape.get("dense", DENSE) if name != "fa4" or flash_there()]
 
     def focus(call: list[Any], backend: str) -> Callable[[], Any]:
@@ -245,5 +256,6 @@ def prefill(shape: dict[str, Any], repeats: int, slow_repeats: int | None = None
                 "error": sampled_error(call, WINDOW, SINKS, out),
             }
             del out
+            row["rounds"] = -(-looks // round_slots((looks, 1), backend))
             rows.append(row | {"stages_ms": stages(stage_runs(call, (looks, 1), backend))})
     return rows

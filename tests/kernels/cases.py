@@ -100,3 +100,18 @@ def varlen_attention(q, k, v, cuts, used, scale, softcap):
         out[bounds[0]] = (scores.softmax(-1) @ z).transpose(0, 1).to(q.dtype)
         lse[:, bounds[0]] = scores.logsumexp(-1)
     return out, lse
+
+
+def tiled_attention(q, k, v, start, used, scale, softcap):
+    """Likewise for tiles of queries, each over a run of keys; NaN where there are none."""
+    out = torch.full((*q.shape[:3], v.shape[2]), math.nan, dtype=q.dtype)
+    lse = torch.full((q.shape[0], q.shape[2], q.shape[1]), math.nan)
+    for at, count in enumerate(used.tolist()):
+        if count:
+            rows = slice(int(start[at]), int(start[at]) + count)
+            scores = scale * q[at].float().transpose(0, 1) @ k[rows, 0].float().T
+            if softcap is not None:
+                scores = softcap * torch.tanh(scores / softcap)
+            out[at] = (scores.softmax(-1) @ v[rows, 0].float()).transpose(0, 1).to(q.dtype)
+            lse[at] = scores.logsumexp(-1)
+    return out, lse

@@ -11,7 +11,7 @@ import sys
 import torch
 
 from benchmarks.gpu_focus_checks import check, check_refusal_to_guess
-from tests.kernels.cases import varlen_attention
+from tests.kernels.cases import tiled_attention, varlen_attention
 
 _SMALL = {"keys": 70, "dim": 16, "heads": 2, "kv": 1, "window": 9, "sinks": 2, "groups": 4, "dtype": "float32"}
 _PADDED = {"batch": 2, "first": [25, 70], "looks": 2}
@@ -63,7 +63,14 @@ CASES |= {
         "left padding after a cache": {"batch": 2, "first": [25, 70], "queries": 50},
         "queries after a cache": {"queries": 40, "keys": 150, "layout": "tokens"},
         "queries after a cache, a router a key head": {"queries": 40, "kv": 2, "routers": 2, "keys": 150},
-        "sets copied": {"copied": True},
+        "sets of unknown origin": {"copied": True},
+        "directed": {"apart": True, "keys": 150, "layout": "tokens"},
+        "directed, a router a key head": {"apart": True, "keys": 150, "heads": 4, "kv": 2, "routers": 2},
+        "directed, four groups a query": {"apart": True, "looks": 4, "heads": 4, "kv": 2, "routers": 2, "batch": 2},
+        "directed, keys in two groups": {"apart": True, "held": 2, "keys": 150},
+        "directed, padded, after a cache": {"apart": True, "batch": 2, "first": [25, 70], "queries": 50, "looks": 2},
+        "directed, several tiles": {"apart": True, "keys": 500, "groups": 2, "heads": 4, "kv": 2, "routers": 2},
+        "directed, soft cap": {"apart": True, "keys": 300, "groups": 1, "softcap": 0.8, "scale": 0.5},
         "sets copied, as said": {"copied": True, "members": (1, 1), "equal": True},
         "soft cap": {"softcap": 0.8, "scale": 0.5},
         "decode": {"queries": 2},
@@ -95,11 +102,12 @@ def main() -> None:
     """Every case, a line each."""
     from focus_core.kernels.focus import flash
     from focus_core.kernels.focus.flash import run as flash_run
+    from focus_core.kernels.focus.flash import tiled
 
     torch.set_num_threads(1)
     # flash-attn-4 itself needs a GPU; what surrounds it is run as it is.
     flash.package_refusal = lambda device: None
-    flash_run.attend_groups = varlen_attention
+    flash_run.attend_groups, tiled.attend_tiles = varlen_attention, tiled_attention
     for name, case in CASES.items():
         print(json.dumps({"name": name, **run(case)}), flush=True)
     for row in check_refusal_to_guess("cpu") + check_refusal_to_guess("cpu", "flash"):

@@ -1,4 +1,7 @@
-"""Focus's Triton kernels, interpreted on the CPU, against the reference; and when they refuse."""
+"""Focus's GPU backends against the reference: Triton interpreted on the CPU; and when they refuse.
+
+flash-attn-4 runs on a GPU only: elsewhere plain PyTorch stands in for it, and what surrounds it is tested.
+"""
 
 import json
 import os
@@ -9,8 +12,12 @@ from pathlib import Path
 import pytest
 import torch
 
+from benchmarks.gpu_focus_checks import check, flash_cases
 from focus_core.errors import InvalidInput, NotAvailable
 from focus_core.kernels.focus import choose_backend, focus_attention
+from focus_core.kernels.focus.flash import flash_refusal
+from focus_core.kernels.focus.flash.applies import package_refusal, same_sets
+from focus_core.kernels.focus.graphed import Graphed
 from focus_core.kernels.focus.triton import tiles, triton_refusal
 from tests.kernels.cases import make
 from tests.kernels.interpreted import CASES
@@ -38,14 +45,18 @@ def test_interpreted_kernels_agree_with_the_reference(results, name):
     assert row["good"], row
 
 
-def test_a_token_with_more_groups_than_was_said_gives_no_number(results):
-    assert results["more groups than was said"]["good"]
+@pytest.mark.parametrize(
+    "said", ["more groups than was said", "flash: more groups than was said", "flash: other sets than was said"]
+)
+def test_what_does_not_hold_as_it_was_said_gives_no_number(results, said):
+    assert results[said]["good"]
 
 
-def test_without_a_gpu_the_backend_says_so():
+@pytest.mark.parametrize("backend", ["triton", "flash"])
+def test_without_a_gpu_the_backend_says_so(backend):
     q, k, v, *bits = make(keys=20)
     with pytest.raises(NotAvailable, match="needs a GPU") as caught:
-        focus_attention(q, k, v, *bits, window=4, backend="triton")
+        focus_attention(q, k, v, *bits, window=4, backend=backend)
     assert caught.value.hint
     assert choose_backend(q, k, *bits, window=4).backend == "chunked"
 
@@ -69,6 +80,72 @@ def test_what_the_kernels_do_not_serve_is_refused_with_the_reason(monkeypatch, c
     assert triton_refusal(*(x.float()[..., :64] for x in (q, k, v)), (1, 8)) is None
 
 
+@pytest.mark.parametrize(
+    "case, members, scale, reason",
+    [
+        ({"dtype": torch.float32}, None, None, "float32"),
+        ({"dim": 20}, None, None, "20"),
+        ({}, (2, 2), None, "a query has 2, a key 2"),
+        ({}, (1, 1), -0.5, "-0.5"),
+    ],
+)
+def test_what_flash_attention_does_not_serve_is_refused_with_the_reason(monkeypatch, case, members, scale, reason):
+    monkeypatch.setattr("focus_core.kernels.focus.triton.applies.machine_refusal", lambda device: None)
+    monkeypatch.setattr("focus_core.kernels.focus.flash.applies.package_refusal", lambda device: None)
+    q, k, v, *_ = make(keys=20, **{"dtype": torch.bfloat16, **case})
+    assert reason in flash_refusal(q, k, v, members, scale)
+    assert flash_refusal(*(x.half()[..., :16] for x in (q, k, v)), (1, 1), 0.5) is None
+
+
+def test_auto_takes_flash_attention_where_queries_are_known_to_look_into_their_own_group(monkeypatch):
+    monkeypatch.setattr("focus_core.kernels.focus.triton.applies.machine_refusal", lambda device: None)
+    monkeypatch.setattr("focus_core.kernels.focus.flash.applies.package_refusal", lambda device: None)
+    meta = torch.device("meta")
+    q, k, _, sets, offered = (x.to(meta) for x in make(keys=300, queries=200, dtype=torch.bfloat16))
+
+    def taken(queries=sets, **settings):
+        return choose_backend(q, k, queries, offered, **{"window": 8, "members": (1, 1)} | settings).backend
+
+    assert taken(equal=True) == "flash"
+    assert taken() == taken(equal=True, members=None) == taken(equal=True, members=(2, 1)) == "triton"
+    q, k, _, sets, offered = (x.to(meta) for x in make(keys=300, queries=2, dtype=torch.bfloat16))
+    assert taken(sets, equal=True) == "triton"
+
+
+def test_sets_in_one_place_are_known_to_be_the_same():
+    sets = torch.arange(24).view(1, 2, 12)
+    assert same_sets(sets, sets)
+    assert same_sets(sets[..., 7:], sets)
+    assert not same_sets(sets[..., 6:11], sets)
+    assert not same_sets(sets.clone(), sets)
+
+
+def test_a_graph_needs_a_gpu():
+    with pytest.raises(InvalidInput, match="one GPU, not on cpu"):
+        Graphed(torch.neg)(torch.ones(2))
+    with pytest.raises(InvalidInput, match="most is 0"):
+        Graphed(torch.neg, 0)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="CUDA graphs need a GPU.")
+def test_a_graph_gives_what_the_call_gives_for_new_inputs_and_shapes():
+    graph = Graphed(focus_attention, most=1)
+    for keys, seed in ((300, 0), (300, 1), (200, 2), (300, 3)):
+        call = [x.cuda() for x in make(keys=keys, seed=seed, dtype=torch.float16, routers=1)]
+        call[3] = call[4]
+        settings = {"window": 30, "members": (1, 1), "backend": "triton"}
+        torch.testing.assert_close(graph(*call, **settings), focus_attention(*call, **settings), rtol=0, atol=0)
+
+
+@pytest.mark.skipif(
+    not torch.cuda.is_available() or package_refusal(torch.device("cuda", 0)) is not None,
+    reason="flash-attn-4 needs a Hopper GPU and requirements-gpu.txt.",
+)
+def test_flash_attention_in_the_groups_agrees_with_the_reference():
+    found = [check(case) for case in flash_cases() if case.get("dim", 64) == 64]
+    assert [row for row in found if not row["good"]] == []
+
+
 @pytest.mark.parametrize("members", [(-1, 1), (1, 65)])
 def test_members_are_checked(members):
     with pytest.raises(InvalidInput, match="members"):
@@ -78,7 +155,7 @@ def test_members_are_checked(members):
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
 @pytest.mark.parametrize("widest", [16, 64, 80, 128, 256])
 def test_tiles_fit_gpus_with_less_shared_memory(dtype, widest):
-    for of in (tiles.group_tile, tiles.near_tile):
+    for of in (tiles.group_tile, tiles.near_tile, tiles.apart_tile):
         best = of(dtype, widest)
         assert tiles.fitted(best, dtype, widest, 227 * 1024) == best
         small = tiles.fitted(best, dtype, widest, 99 * 1024)

@@ -53,12 +53,12 @@ def focus_attention(
         softcap: soft cap of the scores, before masking and the log-sum-exp; None for none.
         backend: ``auto`` (see ``choose_backend``), ``reference`` (the specification), ``chunked`` (masked, any device),
             ``cpu`` (does only the kept work), ``triton`` (the same on a GPU; forward only) or ``flash`` (the same with
-            flash-attn-4 in the groups, where a token looks into the one group that it is in).
+            flash-attn-4 in the groups; a pair may share one group).
         return_lse: also return the natural-log log-sum-exp.
         members: the most groups of a query and of a key, where known: the GPU backends then need not wait for the
             GPU to tell. Where a set holds more, every output is NaN; (0, 0) says that no token has a group.
-        equal: the set of every query is that of the key at its position, where known; the same tensor for both says so
-            too. The flash backend then need not wait for the GPU to tell, and gives NaN where it does not hold.
+        equal: the set of every query is that of the key at its position, where known; the same memory for both says so
+            too. The flash backend is then faster where a token is in one group, and gives NaN where it does not hold.
 
     Returns:
         (B, Hq, Nq, Dv), and with ``return_lse`` (B, Hq, Nq) in fp32 (fp64 for fp64). A padded query gives 0 and -inf.

@@ -1,7 +1,9 @@
-"""Focus's attention on a Hopper GPU where a token looks into the one group that it is in: flash-attn-4 within groups.
+"""Focus's attention on a Hopper GPU with flash-attn-4 for the groups. Forward only.
 
-The tokens are sorted by group (``sort``, ``scatter``), flash-attn-4 attends causally within each group, and the window
-pass in time order leaves out the pairs that share a group and merges the two. Forward only.
+Where a token looks into the one group that it is in, the tokens are sorted by group (``sort``, ``scatter``),
+flash-attn-4 attends causally within each group, and the window pass in time order leaves out the pairs that share a
+group and merges the two. Where queries look into other groups, flash-attn-4 serves tiles of queries, and Triton the
+rest (``tiled``).
 
 Importing this package needs neither Triton nor flash-attn-4; running it needs both.
 """

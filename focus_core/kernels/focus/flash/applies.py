@@ -40,8 +40,8 @@ def call_refusal(q, k, v, members, scale) -> str | None:
     dims = [q.shape[3], q.shape[3] if v is None else v.shape[3]]
     if any(dim % _STEP or not _STEP <= dim <= _DIMS for dim in dims):
         return f"flash-attn-4 serves heads of a multiple of {_STEP} numbers up to {_DIMS}; these have {dims}."
-    if members is not None and max(members) > 1:
-        return f"The flash backend serves one group a token; here a query has up to {members[0]}, a key {members[1]}."
+    if members is not None and min(members) > 1:
+        return f"flash-attn-4 counts a pair once a shared group; here a query has {members[0]}, a key {members[1]}."
     if scale is not None and scale <= 0:
         return f"flash-attn-4 needs a scale above 0, not {scale}."
     if k.shape[0] * k.shape[1] * k.shape[2] >= 1 << 31:

@@ -46,3 +46,42 @@ def attend_groups(
         softmax_scale=scale, causal=True, softcap=softcap or 0.0, return_lse=True,
     )  # fmt: skip
     return out, lse
+
+
+_CALLS = 65_535
+"""The most tiles of one call: its grid holds no more."""
+
+
+def attend_tiles(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    start: torch.Tensor,
+    used: torch.Tensor,
+    scale: float,
+    softcap: float | None,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Attention of tiles of queries, each over some rows of the keys in a run, all of them.
+
+    Args:
+        q: (tiles, rows, share, D).
+        k: (key rows, 1, D).
+        v: (key rows, 1, Dv).
+        start: (tiles + 1,) int32 first key row of each tile; the last entry says nothing.
+        used: (tiles,) int32 key rows of each tile; with 0 its result says nothing.
+        scale: factor of the scores.
+        softcap: soft cap of the scores, or None.
+
+    Returns:
+        (tiles, rows, share, Dv) and the natural-log log-sum-exp (tiles, share, rows).
+    """
+    found = [
+        _function()(
+            q[low : low + _CALLS], k, v, cu_seqlens_k=start[low : low + _CALLS + 1], seqused_k=used[low : low + _CALLS],
+            softmax_scale=scale, causal=False, softcap=softcap or 0.0, return_lse=True,
+        )
+        for low in range(0, len(q), _CALLS)
+    ]  # fmt: skip
+    if len(found) == 1:
+        return found[0]
+    return torch.cat([out for out, _ in found]), torch.cat([lse for _, lse in found])

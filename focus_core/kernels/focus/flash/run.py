@@ -1,4 +1,8 @@
-"""The whole of the flash backend: sort, scatter, flash-attn-4 within the groups, and the near pass with the merge."""
+"""The whole of the flash backend.
+
+Where queries look into the group they are in: sort, scatter, flash-attn-4 within the groups, and the near pass with the
+merge. Where they look elsewhere, Triton's passes with flash-attn-4 for most of the far pairs (``tiled``).
+"""
 
 from __future__ import annotations
 
@@ -10,8 +14,10 @@ from focus_core.kernels.focus.flash.applies import call_refusal, same_sets
 from focus_core.kernels.focus.flash.attend import attend_groups
 from focus_core.kernels.focus.flash.scatter import scatter_tokens
 from focus_core.kernels.focus.flash.sort import sort_tokens
+from focus_core.kernels.focus.flash.tiled import ROUND_SLOTS, tiled_pass
 from focus_core.kernels.focus.triton.applies import triton_refusal
 from focus_core.kernels.focus.triton.near_pass import SortedPart, near_pass
+from focus_core.kernels.focus.triton.plan import most_members
 from focus_core.kernels.focus.triton.run import focus_triton
 from focus_core.kernels.focus.triton.tiles import apart_tile, fitted, scores_of, shared_memory
 
@@ -24,21 +30,18 @@ def focus_flash(
     Raises:
         Unsupported: where the backend does not serve the call, with the reason.
     """
-    settings = {"window": window, "sinks": sinks, "first_key": first_key, "scale": scale, "softcap": softcap}
-    reason = triton_refusal(q, k, v, members) or call_refusal(q, k, v, members, scale)
+    _refuse(triton_refusal(q, k, v, members) or call_refusal(q, k, v, members, scale))
+    if members is None:
+        members = most_members(query_bits, key_bits)
+        _refuse(call_refusal(q, k, v, members, scale))
     same = same_sets(query_bits, key_bits)
-    if reason is None and not same and not equal:
-        start = key_bits.shape[2] - query_bits.shape[2]
-        if not torch.equal(query_bits, key_bits[..., start:]):
-            reason = "The flash backend serves queries that look into the group they are in; these have sets apart."
-    if reason is None and members is None and bool((key_bits & (key_bits - 1) != 0).any()):
-        reason = "The flash backend serves one group a token; here a token has more."
-    if reason is not None:
-        raise Unsupported(reason, "backend='auto' works.")
-    few = q.shape[2] <= DECODE_QUERIES
-    if few or window + sinks >= k.shape[2] or (members is not None and min(members) == 0):
-        # Nothing for flash-attn-4 to do: the groups of these calls are decoded, or hold no far key.
-        return focus_triton(q, k, v, query_bits, key_bits, **settings, return_lse=return_lse, members=members or (1, 1))
+    inside = members == (1, 1) and (same or equal)
+    if not inside or q.shape[2] <= DECODE_QUERIES or window + sinks >= k.shape[2]:
+        # Decoding, and calls without a far key, are Triton's.
+        return focus_triton(
+            q, k, v, query_bits, key_bits, window=window, sinks=sinks, first_key=first_key, scale=scale,
+            softcap=softcap, return_lse=return_lse, members=members, groups=(tiled_pass, ROUND_SLOTS),
+        )  # fmt: skip
     q, k, v = (x if x.stride(3) == 1 else x.contiguous() for x in (q, k, v))
     first = None if first_key is None else first_key.to(q.device, torch.int32)
     queries, keys, routers = q.shape[2], k.shape[2], key_bits.shape[1]
@@ -55,3 +58,8 @@ def focus_flash(
     parts = SortedPart(part, part_lse, near.spot, far.group, far.over)
     near_pass((q, k, v), out, lse, parts, query_bits, first, window, sinks, scores_of(scale, softcap), tile)
     return (out, lse) if return_lse else out
+
+
+def _refuse(reason: str | None) -> None:
+    if reason is not None:
+        raise Unsupported(reason, "backend='auto' works.")

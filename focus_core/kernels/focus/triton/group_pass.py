@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 import triton
 import triton.language as tl
@@ -41,10 +43,10 @@ def _rows(
 
 @triton.jit(do_not_specialize=["queries", "key_room", "query_room"])
 def _group_pass(
-    Q, KEYS, VALUES, OUT, LSE, ENTRY, LIMIT, TILE, KEY_AT, KEY_BITS, QUERY_BITS,
+    Q, KEYS, VALUES, OUT, LSE, ENTRY, LIMIT, TILE, KEY_AT, KEY_BITS, QUERY_BITS, BEGUN, BEGUN_LSE,
     qb, qh, qt, kbb, kbr, kbt, qbb, qbr, qbt, unit, cap_in, cap_out, queries, key_room, query_room, heads, routers,
     SHARE: tl.constexpr, SLOTS: tl.constexpr, D: tl.constexpr, DV: tl.constexpr, DP: tl.constexpr, DVP: tl.constexpr,
-    NEGATIVE: tl.constexpr, CAPPED: tl.constexpr, TWO_SIDED: tl.constexpr, DOT: tl.constexpr,
+    NEGATIVE: tl.constexpr, CAPPED: tl.constexpr, TWO_SIDED: tl.constexpr, STARTED: tl.constexpr, DOT: tl.constexpr,
     ROWS: tl.constexpr, BLOCK: tl.constexpr, COPIES: tl.constexpr,
 ):  # fmt: skip
     b, h = tl.program_id(1) // heads, tl.program_id(1) % heads
@@ -70,7 +72,16 @@ def _group_pass(
         l = tl.zeros([ROWS], tl.float32)
         acc = tl.zeros([ROWS, DVP], tl.float32)
         plain = 0
-        if not TWO_SIDED:
+        if STARTED:
+            plain = least
+            if least > 0:
+                r = tl.arange(0, ROWS)
+                at = (b * (heads // SHARE) + h // SHARE).to(tl.int64) * tl.num_programs(0) + tl.program_id(0)
+                m = tl.load(BEGUN_LSE + (at * SHARE + h % SHARE) * ROWS + r, mask=real, other=0.0) * 1.4426950408889634
+                begun = BEGUN + ((at * ROWS + r) * SHARE + h % SHARE)[:, None] * DV + dv[None, :]
+                acc = tl.load(begun, mask=real[:, None] & (dv < DV)[None, :], other=0.0).to(tl.float32)
+                l = tl.full([ROWS], 1.0, tl.float32)
+        elif not TWO_SIDED:
             plain = least // BLOCK * BLOCK
             for start in range(0, plain, BLOCK):
                 k = _rows(KEYS, origin, start, most, D, DP, BLOCK, D < DP, False, COPIES)
@@ -100,6 +111,18 @@ def _group_pass(
         )
 
 
+class Started(NamedTuple):
+    """What the keys that all queries of a tile see have given.
+
+    Attributes:
+        out: (B * Hkv * tiles, rows, Hq / Hkv, Dv).
+        lse: (B * Hkv * tiles, Hq / Hkv, rows) natural-log log-sum-exp.
+    """
+
+    out: torch.Tensor
+    lse: torch.Tensor
+
+
 def copy_engine(*rows: torch.Tensor) -> bool:
     """Whether the GPU's copy engine can read such rows: it needs Hopper, and rows of a multiple of 16 bytes."""
     able = not rows[0].is_cuda or torch.cuda.get_device_capability(rows[0].device) >= (9, 0)
@@ -116,6 +139,7 @@ def group_pass(
     two_sided: bool,
     scores: Scores,
     tile: Tile,
+    started: Started | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Attention of every query in each of its groups.
 
@@ -129,6 +153,7 @@ def group_pass(
         two_sided: a query and a key may share several groups.
         scores: factors of the scores.
         tile: sizes; ``tile.rows`` is that of the plan.
+        started: the part of the keys that a tile's first query sees, where it is done; not with ``two_sided``.
 
     Returns:
         (B, Hq, Nq, slots, Dv), and the log-sum-exp in base 2 (B, Hq, Nq, slots): -inf where there is no far key, and
@@ -146,10 +171,12 @@ def group_pass(
         )
     _group_pass[(plan.tile.shape[1], batch * heads)](
         q, *sources, out, lse, plan.entry, plan.limit, plan.tile, plan.key_at, key_bits, query_bits,
-        *q.stride()[:3], *key_bits.stride(), *query_bits.stride(), scores.unit, scores.cap_in, scores.cap_out,
-        queries, keys.shape[2], plan.entry.shape[1], heads, query_bits.shape[1],
+        *((out, lse) if started is None else started), *q.stride()[:3], *key_bits.stride(), *query_bits.stride(),
+        scores.unit, scores.cap_in, scores.cap_out, queries, keys.shape[2], plan.entry.shape[1], heads,
+        query_bits.shape[1],
         SHARE=heads // keys.shape[1], SLOTS=plan.slots, D=dim, DV=wide, DP=padded(dim), DVP=padded(wide),
-        NEGATIVE=scores.negative, CAPPED=scores.capped, TWO_SIDED=two_sided, DOT=dot_precision(q.dtype),
-        ROWS=tile.rows, BLOCK=tile.keys, COPIES=copies, num_warps=tile.warps, num_stages=tile.stages,
+        NEGATIVE=scores.negative, CAPPED=scores.capped, TWO_SIDED=two_sided, STARTED=started is not None,
+        DOT=dot_precision(q.dtype), ROWS=tile.rows, BLOCK=tile.keys, COPIES=copies, num_warps=tile.warps,
+        num_stages=tile.stages,
     )  # fmt: skip
     return out, lse

@@ -18,8 +18,13 @@ ROUND_SLOTS = 4
 """Groups of a query that one round serves: it bounds the memory for the parts that are merged."""
 
 
-def focus_triton(q, k, v, query_bits, key_bits, *, window, sinks, first_key, scale, softcap, return_lse, members=None):
+def focus_triton(
+    q, k, v, query_bits, key_bits, *, window, sinks, first_key, scale, softcap, return_lse, members=None, groups=None
+):
     """Focus's attention; arguments as in ``focus_attention``, already checked.
+
+    ``groups`` is another pass for groups that share no pair, called as ``tiled_pass`` is, and how many groups of a
+    query a round of it serves.
 
     Raises:
         Unsupported: where the kernels do not serve the call, with the reason.
@@ -39,7 +44,7 @@ def focus_triton(q, k, v, query_bits, key_bits, *, window, sinks, first_key, sca
     out = q.new_empty(*q.shape[:3], v.shape[3])
     looked, held = members
     lse = None
-    if return_lse or looked > ROUND_SLOTS:
+    if return_lse or looked > (ROUND_SLOTS if groups is None else groups[1]):
         lse = torch.empty(q.shape[:3], dtype=torch.float32, device=q.device)
     room = shared_memory(q.device)
     far, near = (fitted(of(q.dtype, widest), q.dtype, widest, room) for of in (group_tile, near_tile))
@@ -47,13 +52,17 @@ def focus_triton(q, k, v, query_bits, key_bits, *, window, sinks, first_key, sca
         near_pass((q, k, v), out, lse, None, query_bits, first, window, sinks, scores, near)
         return (out, lse) if return_lse else out
     sorted_keys = None
-    for skip in range(0, looked, ROUND_SLOTS):
-        slots = min(ROUND_SLOTS, looked - skip)
+    two_sided = looked > 1 and held > 1
+    pass_groups, most = (None, ROUND_SLOTS) if groups is None or two_sided else groups
+    for skip in range(0, looked, most):
+        slots = min(most, looked - skip)
         plan = make_plan(query_bits, key_bits, first, window, sinks, members, skip, slots, far.rows)
         # The keys lie alike in every round.
         sorted_keys = sorted_keys or gather_keys(k, v, plan, key_bits.shape[1])
-        two_sided = looked > 1 and held > 1
-        found = group_pass(q, *sorted_keys, plan, query_bits, key_bits, two_sided, scores, far)
+        if pass_groups is None:
+            found = group_pass(q, *sorted_keys, plan, query_bits, key_bits, two_sided, scores, far)
+        else:
+            found = pass_groups(q, *sorted_keys, plan, query_bits, key_bits, scores, far, scale, softcap)
         parts = SlotParts(*found, plan.over, skip)
         near_pass((q, k, v), out, lse, parts, query_bits, first, window, sinks, scores, near)
     return (out, lse) if return_lse else out
