@@ -189,7 +189,8 @@ def test_other_arguments_are_checked():
         block_sparse_attention(q, k, v, mask, block_size=0)
     with pytest.raises(InvalidInput, match="no backend 'gpu'"):
         block_sparse_attention(q, k, v, mask, **settings, backend="gpu")
-    with pytest.raises(NotAvailable, match="not in this build"):
-        block_sparse_attention(q, k, v, mask, **settings, backend="triton")
+    for backend in ("triton", "flash"):
+        with pytest.raises(NotAvailable, match="needs a GPU"):
+            block_sparse_attention(q, k, v, mask, **settings, backend=backend)
     with pytest.raises(InvalidInput, match="Batch sizes differ"):
         block_sparse_attention(q, k[:0], v, mask, **settings)

@@ -359,7 +359,7 @@ def test_other_arguments_are_checked():
     for wrong, reason in (
         ({"mode": "triple"}, "no mode 'triple'"),
         ({"stride": 0}, "strides of 0"),
-        ({"backend": "triton"}, "no backend 'triton'"),
+        ({"backend": "gpu"}, "no backend 'gpu'"),
         ({"rows_at_once": 0}, "rows_at_once is 0"),
         ({"first_key": torch.zeros(3)}, r"first_key must be \(1,\)"),
         ({"softcap": 0.0}, "softcap is 0"),

@@ -4,15 +4,24 @@ from __future__ import annotations
 
 import torch
 
-from focus_core.errors import InvalidInput, NotAvailable
+from focus_core.errors import InvalidInput
 from focus_core.kernels.block_sparse.chunked import block_sparse_chunked
 from focus_core.kernels.block_sparse.cpu import block_sparse_cpu
+from focus_core.kernels.block_sparse.flash import block_sparse_flash
 from focus_core.kernels.block_sparse.grid import mask_shape
 from focus_core.kernels.block_sparse.reference import block_sparse_reference
+from focus_core.kernels.block_sparse.triton_applies import flash_refusal, triton_refusal
+from focus_core.kernels.block_sparse.triton_run import block_sparse_triton
 from focus_core.kernels.checks import check_first_key, check_qkv, check_softcap, scale_of
 
 BACKENDS = ("auto", "reference", "chunked", "cpu", "triton", "flash")
-_KERNELS = {"reference": block_sparse_reference, "chunked": block_sparse_chunked, "cpu": block_sparse_cpu}
+_KERNELS = {
+    "reference": block_sparse_reference,
+    "chunked": block_sparse_chunked,
+    "cpu": block_sparse_cpu,
+    "triton": block_sparse_triton,
+    "flash": block_sparse_flash,
+}
 
 
 def block_sparse_attention(
@@ -47,7 +56,8 @@ def block_sparse_attention(
         scale: factor of the scores; ``1 / sqrt(D)`` when None.
         softcap: soft cap of the scores, before masking; None for none.
         backend: ``auto``, ``reference`` (the specification: holds all scores), ``chunked`` (masked stripes, any device,
-            trains) or ``cpu`` (does only the kept blocks).
+            trains), ``cpu`` (does only the kept blocks), or on a GPU ``triton`` and ``flash`` (flash-attn-4), which do
+            only the kept blocks too, forward only.
         return_lse: also return the natural-log log-sum-exp.
 
     Returns:
@@ -57,6 +67,7 @@ def block_sparse_attention(
     Raises:
         InvalidInput: for arguments that do not fit, shown as they are.
         NotAvailable: for a backend that is not on this machine.
+        Unsupported: for a call that the chosen backend does not serve, with the reason.
     """
     check_qkv(q, k, v)
     check_first_key(first_key, q.shape[0])
@@ -64,14 +75,10 @@ def block_sparse_attention(
     _check_mask(q, k, block_mask, block_size, first_key)
     if backend not in BACKENDS:
         raise InvalidInput(f"There is no backend {backend!r}.", f"It can be {', '.join(BACKENDS)}.")
-    if backend == "auto":
-        trains = torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad)
-        backend = "cpu" if q.device.type == "cpu" and not trains else "chunked"
-    if backend not in _KERNELS:
-        raise NotAvailable(
-            f"The {backend} backend of block_sparse_attention is not in this build.", "backend='auto' works."
-        )
     first = None if first_key is None else first_key.to("cpu", torch.long).clamp_max(k.shape[2])
+    factor = scale_of(q, scale)
+    if backend == "auto":
+        backend = _choose(q, k, v, block_size, causal, first, factor, softcap)
     return _KERNELS[backend](
         q,
         k,
@@ -80,10 +87,20 @@ def block_sparse_attention(
         block=block_size,
         causal=causal,
         first=first,
-        scale=scale_of(q, scale),
+        scale=factor,
         softcap=softcap,
         return_lse=return_lse,
     )
+
+
+def _choose(q, k, v, block: int, causal: bool, first, scale: float, softcap: float | None) -> str:
+    if torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad):
+        return "chunked"
+    if q.device.type == "cpu":
+        return "cpu"
+    if flash_refusal(q, k, v, block, causal, first, scale, softcap) is None:
+        return "flash"
+    return "triton" if triton_refusal(q, v, block, k.shape[2]) is None else "chunked"
 
 
 def _check_mask(q, k, mask, block: int, first_key) -> None:

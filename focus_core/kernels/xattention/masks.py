@@ -9,8 +9,10 @@ import torch
 from focus_core.errors import InvalidInput
 from focus_core.kernels.block_sparse import block_sparse_attention
 from focus_core.kernels.block_sparse.grid import grids, mask_shape
-from focus_core.kernels.xattention.api import xattention_scores
-from focus_core.kernels.xattention.select import select_blocks
+from focus_core.kernels.checks import scale_of
+from focus_core.kernels.xattention.api import check_scoring, serves, xattention_scores
+from focus_core.kernels.xattention.select import select_blocks, shares
+from focus_core.kernels.xattention.triton import triton_choice
 
 
 def xattention_block_mask(
@@ -40,8 +42,47 @@ def xattention_block_mask(
     Returns:
         (B, Hq, rows, columns) bool, as ``block_sparse_attention`` takes it.
     """
+    backend, mode = scoring.get("backend", "auto"), scoring.get("mode", "antidiagonal")
+    if block_size >= stride >= 1 and serves(backend, q, k, block_size, stride, mode):
+        return _triton_mask(q, k, block_size, stride, threshold, causal, **scoring)
     found = xattention_scores(q, k, block_size=block_size, stride=stride, causal=causal, **scoring)
     return select_blocks(found.scores, found.possible, threshold, own=found.own if causal else None).mask
+
+
+def _triton_mask(
+    q,
+    k,
+    block: int,
+    stride: int,
+    threshold: float | torch.Tensor,
+    causal: bool,
+    mode: str = "antidiagonal",
+    first_key: torch.Tensor | None = None,
+    scale: float | None = None,
+    softcap: float | None = None,
+    seed: int = 0,
+    rows_at_once: int | None = None,
+    backend: str = "auto",
+) -> torch.Tensor:
+    """``xattention_block_mask`` by Triton kernels: scored and selected without a copy of the scores."""
+    check_scoring(q, k, block, stride, mode, first_key, softcap, rows_at_once, backend)
+    sizes = mask_shape(q.shape[0], q.shape[2], k.shape[2], block, first_key)
+    mask = torch.zeros(*q.shape[:2], *sizes, dtype=torch.bool, device=q.device)
+    wanted = shares(threshold, q.shape[1], q.device).expand(q.shape[1]).contiguous()
+    triton_choice(
+        q,
+        k,
+        block=block,
+        stride=stride,
+        causal=causal,
+        mode=mode,
+        first_key=first_key,
+        scale=scale_of(q, scale),
+        softcap=softcap,
+        mask=mask,
+        wanted=wanted,
+    )
+    return mask
 
 
 def causal_block_mask(

@@ -52,11 +52,7 @@ def select_blocks(
         InvalidInput: a threshold that is negative, not a number, or not one a head.
     """
     heads, columns = scores.shape[1], scores.shape[3]
-    wanted = torch.as_tensor(threshold, dtype=torch.float64, device=scores.device)
-    if wanted.shape not in ((), (heads,)):
-        raise InvalidInput(f"Thresholds of shape {tuple(wanted.shape)} for {heads} heads.", "Give one, or one a head.")
-    if not bool((wanted >= 0).all()):
-        raise InvalidInput(f"threshold is {threshold}.", "It can be 0 or more; 1 keeps everything.")
+    wanted = shares(threshold, heads, scores.device)
     wanted = wanted.view(-1, 1, 1)
     if own is None:
         forced = torch.zeros_like(possible)
@@ -76,3 +72,21 @@ def select_blocks(
     mask = torch.zeros_like(take).scatter(-1, order, take)
     share = sums / total.clamp_min(torch.finfo(torch.float64).tiny)
     return Selection(mask, order, share, take.sum(-1), forced)
+
+
+def shares(threshold: float | torch.Tensor, heads: int, device: torch.device) -> torch.Tensor:
+    """The thresholds in fp64 on a device: () for all heads, or (heads,).
+
+    Raises:
+        InvalidInput: one that is negative, not a number, or not one a head.
+    """
+    if not isinstance(threshold, torch.Tensor) and threshold >= 0:
+        # Made where it is needed: nothing is copied, and nothing waits.
+        return torch.full((), float(threshold), dtype=torch.float64, device=device)
+    wanted = torch.as_tensor(threshold, dtype=torch.float64)
+    if wanted.shape not in ((), (heads,)):
+        raise InvalidInput(f"Thresholds of shape {tuple(wanted.shape)} for {heads} heads.", "Give one, or one a head.")
+    # To look at thresholds that a GPU holds would mean to wait for it: there they are taken as they are.
+    if not wanted.is_cuda and not bool((wanted >= 0).all()):
+        raise InvalidInput(f"threshold is {threshold}.", "It can be 0 or more; 1 keeps everything.")
+    return wanted.to(device)

@@ -1,0 +1,323 @@
+"""XAttention on a GPU: checked against the reference, then timed beside the strongest dense attention.
+
+``python -m benchmarks.gpu_xattention --json FILE`` checks every kind of call, picks the fastest tiles, and times the
+choice of blocks and three ways of attention over them on activations of the shipped model; longer texts than the model
+knows are read by YaRN. Each repeat runs every candidate once, in an order that rotates. Errors are those of sampled
+rows against double precision over the kept blocks. ``--parts`` chooses; ``--activations random`` needs no model, and
+``--device cpu`` with TRITON_INTERPRET=1 only tries the programme out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import hashlib
+import json
+import math
+import os
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmarks import gpu_xattention_tune as tune
+from benchmarks.gpu_xattention_checks import check_all, check_flash
+from benchmarks.gpu_xattention_inputs import Activations, random_inputs
+from benchmarks.gpu_xattention_ways import BLOCK, dense_runs, interleaved, ratio, sparse_ways
+from focus_core.benchmark.inputs import Inputs
+from focus_core.benchmark.prefill import peak_bytes, spread
+from focus_core.evaluation.environment import environment
+from focus_core.jobs.files import write_json
+from focus_core.kernels import block_sparse, xattention
+from focus_core.kernels.xattention import causal_block_mask, xattention_block_mask
+
+PARTS = ("check", "tune", "real", "needle", "synthetic")
+STRIDE, THRESHOLD = 16, 0.9
+SAMPLED = 24
+FORMS = ("own", "before")
+"""Whose queries choose a row's blocks: its own, as published; or those of the row before, as served."""
+
+
+def chosen_blocks(form: str, q: Any, k: Any) -> Any:
+    """The kept blocks of one of the two forms."""
+    settings = {"block_size": BLOCK, "stride": STRIDE, "threshold": THRESHOLD, "backend": "triton"}
+    if form == "own":
+        return xattention_block_mask(q, k, **settings)
+    return causal_block_mask(q, k, q.shape[2], **settings)
+
+
+def density(mask: Any, tokens: int) -> float:
+    """Kept pairs of all causal ones."""
+    rows = torch.full(mask.shape[2:3], BLOCK, device=mask.device)
+    rows[-1] = tokens - (mask.shape[2] - 1) * BLOCK
+    earlier = (mask.tril(-1).sum(-1) * rows * BLOCK).sum()
+    own = (mask.diagonal(dim1=2, dim2=3) * (rows * (rows + 1) // 2)).sum()
+    return float(earlier + own) / (mask.shape[0] * mask.shape[1] * tokens * (tokens + 1) / 2)
+
+
+def sampled(q: Any, k: Any, v: Any, mask: Any, outs: dict[str, Any], at: Any = None) -> dict[str, Any]:
+    """Some rows in double precision: each output's error over the kept blocks, and what the kept blocks hold."""
+    tokens, share = q.shape[2], q.shape[1] // k.shape[1]
+    rows = torch.linspace(tokens // 64, tokens - 1, SAMPLED, device=q.device).long() if at is None else at
+    columns = torch.arange(tokens, device=q.device)
+    wrong, whole = dict.fromkeys([*outs, "dense"], 0.0), 0.0
+    dense_whole, recalls = 0.0, []
+    for h in range(q.shape[1]):
+        values = v[0, h // share].double()
+        scores = q[0, h, rows].double() @ k[0, h // share].double().T / math.sqrt(q.shape[3])
+        scores.masked_fill_(columns > rows[:, None], -math.inf)
+        kept = mask[0, h, rows // BLOCK].repeat_interleave(BLOCK, 1)[:, :tokens]
+        weights = scores.softmax(-1)
+        recalls.append((weights * kept).sum(-1))
+        dense = weights @ values
+        wanted = scores.masked_fill_(~kept, -math.inf).softmax(-1) @ values
+        for name, out in outs.items():
+            wrong[name] += float((out[0, h, rows].double() - wanted).square().sum())
+        wrong["dense"] += float((wanted - dense).square().sum())
+        whole += float(wanted.square().sum())
+        dense_whole += float(dense.square().sum())
+    recall = torch.stack(recalls)
+    return {
+        "errors": {name: math.sqrt(wrong[name] / whole) for name in outs},
+        "change_from_dense": math.sqrt(wrong["dense"] / dense_whole),
+        "recall": float(recall.mean()),
+        "recall_p10": float(recall.flatten().quantile(0.1)),
+        "recall_of_worst_head": float(recall.mean(1).min()),
+    }
+
+
+def measure(one: Inputs, about: dict[str, Any], repeats: int, flex: bool, given: Any = None) -> dict[str, Any]:
+    """One layer: dense kernels, the choice, each way over the chosen (or ``given``) blocks, and the whole."""
+    q, k, v = one.query, one.key, one.value
+    device, tokens = q.device.type, q.shape[2]
+    runs = dense_runs(q, k, v)
+    kernels = list(runs)
+    masks = {form: chosen_blocks(form, q, k) for form in FORMS} if given is None else {"given": given}
+    form = next(iter(masks))
+    for name in FORMS:
+        runs[f"select_{name}"] = functools.partial(chosen_blocks, name, q, k)
+    ways = sparse_ways(flex)
+    for name, way in ways.items():
+        runs[name] = functools.partial(way, q, k, v, masks[form])
+        if name in ("triton", "flash") and given is None:
+            for each in FORMS:
+                runs[f"whole_{each}_{name}"] = lambda way=way, each=each: way(q, k, v, chosen_blocks(each, q, k))
+    times, failed = interleaved(runs, repeats, device)
+    middle = {name: statistics.median(found) for name, found in times.items()}
+    kernels = [name for name in kernels if name in times]
+    best = min(kernels, key=middle.__getitem__)
+    row: dict[str, Any] = {
+        **about,
+        "layer": one.layer,
+        "tokens": tokens,
+        "heads": q.shape[1],
+        "kv": k.shape[1],
+        "dim": q.shape[3],
+        "stride": STRIDE,
+        "threshold": THRESHOLD,
+        "repeats": repeats,
+        "baseline": best,
+        "densities": {name: density(mask, tokens) for name, mask in masks.items()},
+        "ms": {name: spread(found) for name, found in times.items()},
+        "not_run": failed,
+    }
+    row["select_share"] = {each: ratio(times[f"select_{each}"], times[best]) for each in FORMS}
+    for name in ways:
+        if name in times:
+            row[f"{name}_speed"] = ratio(times[best], times[name]) * row["densities"][form]
+    for name in [name for name in times if name.startswith("whole_")]:
+        each = name.split("_")[1]
+        row[f"speedup_{name[6:]}"] = ratio(times[best], times[name])
+        row[f"share_of_limit_{name[6:]}"] = row[f"speedup_{name[6:]}"] * row["densities"][each]
+    outs = {name: runs[name]() for name in ways if name in times}
+    row |= sampled(q, k, v, masks[form], outs)
+    if given is None:
+        row["recall_before"] = sampled(q, k, v, masks["before"], {})["recall"]
+        unit = 2 * q.nbytes + 2 * k.nbytes
+        for name in [name for name in ("triton", "flash") if name in times]:
+            used = peak_bytes(runs[f"whole_own_{name}"], device) - q.nbytes
+            row[f"extra_over_qkvo_{name}"] = used / unit
+    return row
+
+
+def totals(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """All layers of a length together: what a model's attention takes."""
+    found = []
+    for tokens in sorted({row["tokens"] for row in rows}):
+        some = [row for row in rows if row["tokens"] == tokens]
+        total: dict[str, Any] = {"what": "layers together", "tokens": tokens, "layers": len(some)}
+        names = set.intersection(*(set(row["ms"]) for row in some))
+        sums = {name: sum(row["ms"][name]["median"] for row in some) for name in names}
+        kernels = [name for name in ("fa4", "cudnn", "fa2", "sdpa") if name in names]
+        best = min(kernels, key=sums.__getitem__)
+        total |= {"baseline": best, "baseline_ms": sums[best]}
+        for form in FORMS:
+            kept = statistics.mean(row["densities"][form] for row in some)
+            total[f"density_{form}"] = kept
+            total[f"select_share_{form}"] = sums[f"select_{form}"] / sums[best]
+            for name in [name for name in names if name.startswith(f"whole_{form}")]:
+                total[f"speedup_{name[6:]}"] = sums[best] / sums[name]
+                total[f"share_of_limit_{name[6:]}"] = sums[best] / sums[name] * kept
+        found.append(total)
+    return found
+
+
+def needles(one: Inputs, about: dict[str, Any], run: int) -> dict[str, Any]:
+    """Keys planted deep in the text that ``run`` queries in a row look for, late in it: are their blocks kept?
+
+    Each key points where its queries do on average, and is so long that the last of them gives it most of its weight.
+    """
+    q, k, v = one.query, one.key.clone(), one.value.clone()
+    tokens, share = q.shape[2], q.shape[1] // k.shape[1]
+    rows = torch.linspace(tokens * 0.7, tokens - BLOCK - 1, 2 * SAMPLED, device=q.device).long()
+    places = torch.linspace(tokens * 0.1, tokens * 0.6, 2 * SAMPLED, device=q.device).long()
+    places += torch.arange(len(places), device=q.device) * 5 % 16
+    heads = torch.arange(len(places), device=q.device) % k.shape[1]
+    generator = torch.Generator(q.device).manual_seed(5)
+    for row, place, kv in zip(rows.tolist(), places.tolist(), heads.tolist(), strict=True):
+        asks = q[0, kv * share, row - run + 1 : row + 1].double()
+        toward = asks.mean(0)
+        scores = asks[-1] @ k[0, kv, : row + 1].double().T / math.sqrt(q.shape[3])
+        # Three above the log-sum-exp: 95 % of the last query's weight.
+        size = (float(scores.logsumexp(0)) + 3) * math.sqrt(q.shape[3]) / float(asks[-1] @ toward)
+        k[0, kv, place] = (toward * size).to(k.dtype)
+        v[0, kv, place] = torch.randn(q.shape[3], generator=generator, device=q.device).to(v.dtype) * v.std() * 4
+    row_of: dict[str, Any] = {**about, "what": "needles", "layer": one.layer, "tokens": tokens, "queries_in_a_row": run}
+    for form in FORMS:
+        mask = chosen_blocks(form, q, k)
+        out = sparse_ways(False)["triton"](q, k, v, mask)
+        full = next(iter(dense_runs(q, k, v).values()))()
+        got = out[0, heads * share, rows].float()
+        wanted = full[0, heads * share, rows].float()
+        off = (got - wanted).norm(dim=-1) / wanted.norm(dim=-1)
+        kept = mask[0, heads * share, rows // BLOCK, places // BLOCK]
+        row_of |= {
+            f"kept_{form}": float(kept.float().mean()),
+            f"within_5_percent_{form}": float((off < 0.05).float().mean()),
+        }
+        row_of[f"off_where_kept_{form}"] = float(off[kept].max()) if bool(kept.any()) else None
+        row_of[f"density_{form}"] = density(mask, tokens)
+    return row_of | {"needles": len(places)}
+
+
+def synthetic(tokens: int, device: str, repeats: int, shape: tuple[int, int, int], kept: float) -> dict[str, Any]:
+    """Random q, k, v and random kept blocks in a large model's shape: the kernels' speed, not the method's."""
+    one = random_inputs(*shape, tokens, device, torch.bfloat16 if device == "cuda" else torch.float16)
+    rows = -(-tokens // BLOCK)
+    generator = torch.Generator(device).manual_seed(7)
+    mask = torch.rand(1, shape[0], rows, rows, generator=generator, device=device) < kept
+    mask |= torch.eye(rows, dtype=torch.bool, device=device)
+    mask &= torch.ones(rows, rows, dtype=torch.bool, device=device).tril()
+    about = {"what": "synthetic", "activations": "random, and random blocks: the kernels' ratio alone"}
+    return measure(one, about, repeats, False, mask)
+
+
+def say(row: dict[str, Any]) -> None:
+    """One short line."""
+
+    def short(value: Any) -> Any:
+        if isinstance(value, dict):
+            return short(value["median"]) if "median" in value else {name: short(x) for name, x in value.items()}
+        return float(f"{value:.4g}") if isinstance(value, float) else value
+
+    print(json.dumps({name: short(value) for name, value in row.items()}), flush=True)
+
+
+def source_hash() -> str:
+    """Hash of the kernels' sources."""
+    paths = [path for package in (xattention, block_sparse) for path in Path(package.__file__).parent.rglob("*.py")]
+    return hashlib.sha256(b"".join(path.read_bytes() for path in sorted(paths))).hexdigest()
+
+
+def driver() -> str:
+    """The GPU's driver, or nothing."""
+    try:
+        command = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
+        return subprocess.run(command, capture_output=True, text=True, check=False).stdout.split("\n")[0]
+    except OSError:
+        return ""
+
+
+def main() -> None:
+    """Check, tune, time and write."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--json", type=Path, required=True)
+    parser.add_argument("--parts", default=",".join(PARTS))
+    parser.add_argument("--model", "--model-dir", default="smollm2", help="what load_model takes")
+    parser.add_argument("--activations", choices=("model", "random"), default="model")
+    parser.add_argument("--lengths", default="8192,32768,131072")
+    parser.add_argument("--layers", default="2,8,15,22,28")
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--no-flex", action="store_true", help="leave FlexAttention's compiling out")
+    chosen = parser.parse_args()
+    parts, device = chosen.parts.split(","), chosen.device
+    lengths = [int(n) for n in chosen.lengths.split(",")]
+    layers = [int(n) for n in chosen.layers.split(",")]
+    import triton
+
+    found: dict[str, Any] = {
+        "about": "XAttention's GPU kernels beside dense attention.",
+        "command": " ".join(["python -m benchmarks.gpu_xattention", *sys.argv[1:]]),
+        "environment": environment(device) | {"triton": triton.__version__, "driver": driver()},
+        "source_hash": source_hash(),
+        "checks": [],
+        "rows": [],
+    }
+    began = time.perf_counter()
+
+    def keep(*rows: dict[str, Any]) -> None:
+        for row in rows:
+            found["rows"].append(row)
+            say(row)
+        write_json(chosen.json, found | {"seconds": time.perf_counter() - began}, indent=1)
+
+    with torch.no_grad():
+        if "check" in parts:
+            found["checks"] = check_all(max(1, min(14, (os.cpu_count() or 2) - 2))) + check_flash()
+            for row in found["checks"]:
+                if not row["good"]:
+                    print("FAILED", json.dumps(row), flush=True)
+            print(f"{sum(row['good'] for row in found['checks'])} of {len(found['checks'])} checks hold", flush=True)
+            keep()
+        model = None
+        if chosen.activations == "model" and {"tune", "real", "needle"} & set(parts):
+            model = Activations(chosen.model, device, "bfloat16" if device == "cuda" else "float16", layers)
+        if "tune" in parts:
+            tune.warm(max(1, min(14, (os.cpu_count() or 2) - 2)))
+        real = []
+        for tokens in lengths if {"tune", "real", "needle"} & set(parts) else []:
+            longest = tokens == max(lengths)
+            if model is None:
+                dtype = torch.bfloat16 if device == "cuda" else torch.float16
+                some = [random_inputs(9, 3, 64, tokens, device, dtype, layer) for layer in layers]
+                about = {"activations": "random, neighbours alike"}
+            else:
+                some, about = model.at(tokens)
+            if longest and "tune" in parts:
+                keep(*tune.pick(some[len(some) // 2], chosen_blocks, device))
+            for one in some if "real" in parts else []:
+                flex = longest and one.layer == layers[0] and not chosen.no_flex and device == "cuda"
+                real.append(measure(one, about, chosen.repeats, flex))
+                keep(real[-1])
+            if longest and "needle" in parts:
+                for one in some[1::2]:
+                    keep(*(needles(one, about, run) for run in (1, 16, 128)))
+            del some
+        if real:
+            found["totals"] = totals(real)
+            for row in found["totals"]:
+                say(row)
+            keep()
+        if "synthetic" in parts:
+            keep(synthetic(max(lengths), device, chosen.repeats, (32, 8, 128) if device == "cuda" else (4, 2, 32), 0.1))
+    bad = any(not row["good"] for row in found["checks"])
+    sys.exit(bad or any(not error < 1.5e-2 for row in found["rows"] for error in row.get("errors", {}).values()))
+
+
+if __name__ == "__main__":
+    main()
