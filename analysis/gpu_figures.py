@@ -21,7 +21,7 @@ PICTURES = {"speed": "Speed-up", "limit": "Share of the pair limit", "stages": "
 _SHADES = (KEPT, GROUPS[13], GROUPS[4], GROUPS[9], GROUPS[2], GROUPS[15])
 _STAGES = {"plan": GROUPS[1], "gather": GROUPS[13], "selection": GROUPS[4], "group pass": KEPT, "attention": KEPT}
 _STAGES |= {"window pass and merge": WINDOW, "merge": GROUPS[15]}
-_MEASURES = {"speed": "Times faster than the fastest dense kernel", "limit": "Share of the pair limit, %"}
+_MEASURES = {"speed": "Times faster than dense", "limit": "Share of the pair limit, %"}
 Series = list[tuple[str, list[Row]]]
 
 
@@ -59,7 +59,7 @@ def by_length(rows: Iterable[Row], picture: str, cpu: dict[str, Any] | None = No
         if picture == "speed":
             _limit(figure, name, found, shade)
     if picture == "speed" and cpu is not None:
-        _beside(figure, cpu, origin)
+        _beside(figure, cpu, origin, {found[0].method for _, found in series})
     for name, line, marker in (
         (
             "both as CUDA graphs",
@@ -79,12 +79,13 @@ def by_length(rows: Iterable[Row], picture: str, cpu: dict[str, Any] | None = No
     else:
         figure.update_yaxes(rangemode="tozero")
         figure.add_hline(y=100, line={"dash": "dash", "width": 1, "color": QUIET})
-    quiet(figure, height=470)
-    return figure.update_layout(margin={"t": 16}, legend={"yanchor": "top", "y": -0.16, "font": {"size": 12}})
+    # Below the picture and above the figure's foot, whichever width the names leave it.
+    legend = {"yref": "container", "yanchor": "bottom", "y": 0, "font": {"size": 12}}
+    return quiet(figure, height=520).update_layout(margin={"t": 16, "b": 64}, legend=legend)
 
 
 def _value(row: Row, suffix: str, picture: str) -> float | None:
-    faster, limit = row[f"speedup{suffix}"], row["pair_limit"]
+    faster, limit = row[f"speedup{suffix}"], row.limit()
     if faster is None or picture == "speed":
         return faster
     return 100 * faster / limit if limit else None
@@ -109,8 +110,8 @@ def _line(figure: go.Figure, name: str, rows: list[Row], suffix: str, picture: s
                 times(row[f"speedup{suffix}"]),
                 row.baseline(suffix),
                 duration(row.median(f"ms{suffix}")),
-                times(row["pair_limit"]),
-                percent(row[f"speedup{suffix}"] / row["pair_limit"]) if row["pair_limit"] else "",
+                times(row.limit()),
+                percent(row[f"speedup{suffix}"] / row.limit()) if row.limit() else "",
                 f"{row.run.card}, {row.run.date}",
             ]
             for row in found
@@ -124,10 +125,10 @@ def _line(figure: go.Figure, name: str, rows: list[Row], suffix: str, picture: s
 
 
 def _limit(figure: go.Figure, name: str, rows: list[Row], shade: str) -> None:
-    found = [row for row in rows if row["pair_limit"]]
+    found = [row for row in rows if row.limit()]
     figure.add_scatter(
         x=[row["tokens"] for row in found],
-        y=[row["pair_limit"] for row in found],
+        y=[row.limit() for row in found],
         mode="lines",
         legendgroup=name,
         showlegend=False,
@@ -136,12 +137,12 @@ def _limit(figure: go.Figure, name: str, rows: list[Row], shade: str) -> None:
     )
 
 
-def _beside(figure: go.Figure, cpu: dict[str, Any], origin: str) -> None:
-    """A comparison on a CPU: attention alone, its times as the times of the GPU's rows."""
+def _beside(figure: go.Figure, cpu: dict[str, Any], origin: str, methods: set[str]) -> None:
+    """A comparison on a CPU: attention alone, of the methods that the GPU's rows are of."""
     device = str(cpu.get("about", {}).get("environment", {}).get("device") or "CPU")
     for at, line in enumerate(by_line(cpu)):
         rows = [row for row in line if median(row, "attention_ratio") and not is_baseline(row)]
-        if not rows:
+        if not rows or rows[0]["variant"] not in methods:
             continue
         label = escape(rows[0]["label"])
         figure.add_scatter(
@@ -209,7 +210,8 @@ def stage_bars(rows: Iterable[Row]) -> go.Figure:
     for label, whole in zip(labels, totals, strict=True):
         note = {"showarrow": False, "xanchor": "left", "font": {"size": 12, "color": QUIET}}
         figure.add_annotation(x=101, y=label, text=duration(whole), **note)
-    figure.update_xaxes(title="Share of the stages' time, %; the whole at the right", range=[0, 116])
+    figure.update_xaxes(title="Share, %; at the right the whole", range=[0, 116])
     figure.update_xaxes(tickvals=[0, 25, 50, 75, 100])
     figure.update_yaxes(autorange="reversed", showgrid=False)
-    return quiet(figure, height=130 + 34 * len(found), barmode="stack")
+    uniform = {"minsize": 10, "mode": "hide"}
+    return quiet(figure, height=130 + 34 * len(found), barmode="stack", uniformtext=uniform)

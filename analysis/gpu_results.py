@@ -98,6 +98,11 @@ class Row:
         found = [(self.values[f"speedup{s}"], s) for s in SUFFIXES if self.values.get(f"speedup{s}") is not None]
         return max(found, default=None)
 
+    def limit(self) -> float | None:
+        """Times faster that the kept pairs alone would give: the inverse of their share."""
+        density = self.values.get("density")
+        return self.values.get("pair_limit") or (1 / density if density else None)
+
     def against(self, kernel: str, suffix: str = "") -> float | None:
         """Times faster than one dense kernel."""
         return self.values.get(f"against_{kernel}{suffix}")
@@ -187,9 +192,15 @@ def profile(row: Row) -> str:
         said.append(f"{sig3(row['tflops'])} TFLOP/s on the kept pairs")
     if row["kept_gb_per_s"] is not None:
         said.append(f"{sig3(row['kept_gb_per_s'])} GB/s of kept keys and values")
-    if row["pair_limit"] is not None:
-        said.append(f"the pairs alone would give {times(row['pair_limit'])}")
+    if row.limit() is not None:
+        said.append(f"the pairs alone would give {times(row.limit())}")
     return "; ".join(said)
+
+
+def dense_kernels(rows: Iterable[Row]) -> list[str]:
+    """The dense kernels that were timed beside the forwards of one attention layer."""
+    found = {name for row in rows if row["phase"] == "prefill" and row.method != "model" for name in row.values}
+    return [shown for name, shown in KERNELS.items() if f"{name}_ms" in found]
 
 
 def baseline(row: Row) -> str:

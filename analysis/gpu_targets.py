@@ -60,7 +60,8 @@ def _focus(tokens: int, groups: int = 16, looks: int = 1, **shape: Any) -> dict[
 
 
 def _share_of_limit(row: Row) -> float | None:
-    return row["share_of_limit"]
+    faster, limit = row.speedup(), row.limit()
+    return None if faster is None or limit is None else faster[0] / limit
 
 
 TARGETS = (
@@ -205,8 +206,8 @@ def _best(target: Target, rows: list[Row]) -> Outcome:
             said.append(f"{times(paper)} FlashAttention-2")
     elif shown is not None and target.key in ("directed", "xattention"):
         said.append(f"{times(shown[0])} dense")
-    if row["pair_limit"] is not None and target.show is times:
-        said.append(f"limit {times(row['pair_limit'])}")
+    if row.limit() is not None and target.show is times:
+        said.append(f"limit {times(row.limit())}")
     state = MET if target.meets(value) else MISSED
     return Outcome(target, state, "; ".join(said), row, "" if state == MET else profile(row))
 
@@ -275,9 +276,12 @@ def answer(rows: Iterable[Row]) -> str:
     if not found:
         return "Nothing is recorded of a GPU here: python -m benchmarks.gpu_focus measures it."
     best = max(found, key=lambda row: row["speedup"])
-    lost = [row["tokens"] for row in found if row["speedup"] < 1]
+    lost = max((row for row in found if row["speedup"] < 1), key=lambda row: row["tokens"], default=None)
     said = (
-        f"On an {best.run.card}, Focus with 16 groups is {times(best['speedup'])} as fast as the fastest dense kernel "
-        f"({best.baseline()}) at {best['tokens']:,} tokens, where its pairs allow {times(best['pair_limit'])}"
+        f"On an {best.run.card}, Focus with 16 groups computes {times(best.limit())} fewer pairs at {best['tokens']:,} "
+        f"tokens, and is {times(best['speedup'])} as fast as the fastest dense kernel ({best.baseline()})"
     )
-    return f"{said}; at {max(lost):,} tokens it is slower." if lost else f"{said}."
+    if lost is None:
+        return f"{said}."
+    helped = (lost["speedup_graph"] or 0) > 1
+    return f"{said}; at {lost['tokens']:,} tokens it is slower{', except as a CUDA graph' if helped else ''}."

@@ -106,7 +106,7 @@ def _stages(rows: list[Row], runs: Runs) -> str:
     for row in found:
         stages = ", ".join(f"{name} {duration(ms)}" for name, ms in words.stages_of(row).items())
         numbers = (f"{row['tokens']:,}", sig3(row.median("ms")), times(row["speedup"]), times(row["speedup_graph"]))
-        limit = (times(row["pair_limit"]), percent(row["share_of_limit"]))
+        limit = (times(row.limit()), percent(row["share_of_limit"]))
         lines.append((words.shape_of(row), words.setting_of(row), *numbers, *limit, stages or NONE, runs.mark(row)))
     return _table(head, lines)
 

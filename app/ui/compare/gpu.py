@@ -103,8 +103,9 @@ def _picture(page: Page, rows: list[Row]) -> None:
         )
     else:
         st.caption(
-            "One attention layer, random numbers, bf16; planning, sorting, gathering and merging are in the time. Thin "
-            "crosses are the comparison of the tab Measure: attention and routing of a whole model on a CPU."
+            "One attention layer, random numbers, bf16; planning, sorting, gathering and merging are in the time. "
+            f"Dense kernels timed beside: {', '.join(gpu_results.dense_kernels(rows))}. Crosses are the comparison of "
+            "the tab Measure: attention and routing of a whole model on a CPU."
         )
 
 
