@@ -19,6 +19,7 @@ import statistics
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -44,10 +45,14 @@ FORMS = ("own", "before")
 
 def chosen_blocks(form: str, q: Any, k: Any) -> Any:
     """The kept blocks of one of the two forms."""
-    settings = {"block_size": BLOCK, "stride": STRIDE, "threshold": THRESHOLD, "backend": "triton"}
+    settings: dict[str, Any] = {"block_size": BLOCK, "stride": STRIDE, "threshold": THRESHOLD, "backend": "triton"}
     if form == "own":
         return xattention_block_mask(q, k, **settings)
     return causal_block_mask(q, k, q.shape[2], **settings)
+
+
+def _whole(way: Callable[..., Any], form: str, q: Any, k: Any, v: Any) -> Any:
+    return way(q, k, v, chosen_blocks(form, q, k))
 
 
 def density(mask: Any, tokens: int) -> float:
@@ -105,7 +110,7 @@ def measure(one: Inputs, about: dict[str, Any], repeats: int, flex: bool, given:
         runs[name] = functools.partial(way, q, k, v, masks[form])
         if name in ("triton", "flash") and given is None:
             for each in FORMS:
-                runs[f"whole_{each}_{name}"] = lambda way=way, each=each: way(q, k, v, chosen_blocks(each, q, k))
+                runs[f"whole_{each}_{name}"] = functools.partial(_whole, way, each, q, k, v)
     times, failed = interleaved(runs, repeats, device)
     middle = {name: statistics.median(found) for name, found in times.items()}
     kernels = [name for name in kernels if name in times]
@@ -229,7 +234,9 @@ def say(row: dict[str, Any]) -> None:
 
 def source_hash() -> str:
     """Hash of the kernels' sources."""
-    paths = [path for package in (xattention, block_sparse) for path in Path(package.__file__).parent.rglob("*.py")]
+    paths = [
+        path for package in (xattention, block_sparse) for path in Path(str(package.__file__)).parent.rglob("*.py")
+    ]
     return hashlib.sha256(b"".join(path.read_bytes() for path in sorted(paths))).hexdigest()
 
 

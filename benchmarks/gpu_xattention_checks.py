@@ -19,7 +19,15 @@ def make_call(case: dict[str, Any], device: str) -> tuple[list[Any], dict[str, A
     """q, k and v of a case, and its settings."""
     import torch
 
-    get = {"batch": 1, "heads": 4, "kv": 2, "keys": 700, "queries": None, "dim": 64, "value_dim": None} | case
+    get: dict[str, Any] = {
+        "batch": 1,
+        "heads": 4,
+        "kv": 2,
+        "keys": 700,
+        "queries": None,
+        "dim": 64,
+        "value_dim": None,
+    } | case
     get = {"dtype": "bfloat16", "layout": "heads"} | get
     queries = get["queries"] or get["keys"]
     generator = torch.Generator(device).manual_seed(get["keys"] + get["dim"])
@@ -87,11 +95,11 @@ def check_choice(case: dict[str, Any], device: str) -> dict[str, Any]:
     worst = wanted.scores.where(mask != chosen.mask, 0).amax(-1) / whole[..., 0]
     near = (held / whole[..., 0] < TIE) | (disputed == 1) & _crossing(chosen, threshold, TIE)
     good = off < SCORE_LIMIT and bool((mask == same).all()) and bool(near.all())
-    row = {"score_error": off, "disputed": int(disputed.sum()), "disputed_mass": float(worst.max())}
+    row: dict[str, Any] = {"score_error": off, "disputed": int(disputed.sum()), "disputed_mass": float(worst.max())}
     if "room" in case:
         parts = torch.zeros_like(mask)
         share = torch.as_tensor(threshold, dtype=torch.float64).to(device).expand(q.shape[1]).contiguous()
-        common = {
+        common: dict[str, Any] = {
             "block": settings["block_size"],
             "stride": settings.get("stride", 16),
             "causal": True,

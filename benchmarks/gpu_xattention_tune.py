@@ -6,6 +6,7 @@ import itertools
 import multiprocessing
 import statistics
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -66,7 +67,13 @@ def score_with(q: Any, k: Any, tile: tuple, copies: bool) -> Callable[[], Any]:
     rows = -(-q.shape[2] // BLOCK)
     mask = torch.zeros(*q.shape[:2], rows, rows, dtype=torch.bool, device=q.device)
     wanted = torch.full((q.shape[1],), 0.9, dtype=torch.float64, device=q.device)
-    settings = {"block": BLOCK, "stride": STRIDE, "causal": True, "mode": "antidiagonal", "first_key": None}
+    settings: dict[str, Any] = {
+        "block": BLOCK,
+        "stride": STRIDE,
+        "causal": True,
+        "mode": "antidiagonal",
+        "first_key": None,
+    }
     settings |= {"scale": q.shape[3] ** -0.5, "softcap": None, "mask": mask, "wanted": wanted}
     return lambda: triton_choice(q, k, **settings, tile=ScoreTile(*tile), copies=copies)
 
@@ -82,7 +89,7 @@ def pass_with(q: Any, k: Any, v: Any, mask: Any, tile: tuple, copies: bool, sort
 
     def run() -> None:
         lists = list_blocks(mask, q.shape[2], k.shape[2], BLOCK, True, None)
-        sparse_pass(q, k, v, out, None, lists, None, BLOCK, True, scores, PassTile(*tile, sort), copies)
+        sparse_pass(q, k, v, out, None, lists, None, BLOCK, True, scores, replace(PassTile(*tile), sort=sort), copies)
 
     return run
 
@@ -97,9 +104,9 @@ def pick(one: Any, choose: Callable[..., Any], device: str) -> list[dict[str, An
     mask = choose("own", q, k)
     runs: dict[str, Callable[[], Any]] = {}
     tiles: dict[str, tuple] = {}
-    for tile, copies in itertools.product(SCORE if device == "cuda" else SCORE[3:4], (True, False)):
-        tiles[f"score {tile} {copies}"] = ("score", tile, copies)
-        runs[f"score {tile} {copies}"] = score_with(q, k, tile, copies)
+    for sizes, copies in itertools.product(SCORE if device == "cuda" else SCORE[3:4], (True, False)):
+        tiles[f"score {sizes} {copies}"] = ("score", sizes, copies)
+        runs[f"score {sizes} {copies}"] = score_with(q, k, sizes, copies)
     for tile, copies in itertools.product(PASS if device == "cuda" else PASS[:1], (True, False)):
         tiles[f"pass {tile} {copies}"] = ("pass", tile, copies)
         runs[f"pass {tile} {copies}"] = pass_with(q, k, v, mask, tile, copies)
