@@ -119,10 +119,10 @@ class Row:
 
 
 def is_of_a_gpu(document: dict[str, Any]) -> bool:
-    """Whether a document has rows that were measured on a GPU by one of the benchmarks."""
-    where = document.get("environment")
-    rows = document.get("rows")
-    return isinstance(where, dict) and bool(where.get("driver")) and isinstance(rows, list)
+    """Whether a document has rows that one of the benchmarks measured on a GPU; what ``bench`` writes has no about."""
+    where, rows = document.get("environment"), document.get("rows")
+    on_a_card = isinstance(where, dict) and bool(where.get("driver"))
+    return on_a_card and isinstance(rows, list) and isinstance(document.get("about"), str)
 
 
 def rows_of(documents: Iterable[dict[str, Any]]) -> list[Row]:

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import subprocess
 import sys
 from collections.abc import Collection, Iterable, Sequence
 from importlib import metadata
@@ -80,24 +79,14 @@ def running() -> str:
 
 
 def gpu_environment(device: str = "cuda") -> dict[str, Any]:
-    """Where a figure was measured, with the driver and the kernels' packages."""
+    """Where a figure was measured, with the kernels' packages."""
     found = environment(device)
     for name, package in PACKAGES.items():
         try:
             found[name] = metadata.version(package)
         except metadata.PackageNotFoundError:
             found[name] = None
-    return found | {"driver": driver()}
-
-
-def driver() -> str | None:
-    """The GPU's driver; None where there is none."""
-    asked = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
-    try:
-        said = subprocess.run(asked, capture_output=True, text=True, check=False).stdout
-    except OSError:
-        return None
-    return said.partition("\n")[0].strip() or None
+    return found
 
 
 def say(row: dict[str, Any]) -> None:

@@ -41,7 +41,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> dict[str, Any]:
-    """All rows, with the environment they were measured in."""
+    """All rows, with the environment they were measured in and the hash of the kernels' sources."""
     variants = _variants(args.variants, args.set)
     lengths = _numbers(args.lengths)
     for name in ("batch", "heads", "kv_heads", "head_dim", "repeats"):
@@ -59,6 +59,7 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
 
     from focus_core.benchmark.attention import bench
     from focus_core.evaluation.environment import environment
+    from focus_core.evaluation.sources import kernel_sources, source_hash
     from focus_core.models.loading import device_of
 
     device = device_of(args.device)
@@ -83,7 +84,9 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
             progress=lambda fraction, message, at=at: draw((at + fraction) / len(phases), message),
         )
     draw(1.0, "Done")
-    return {"rows": found, "environment": environment(device)}
+    sources = kernel_sources()
+    code = {"sources": sources, "source_hash": source_hash(sources)}
+    return {"rows": found, "environment": environment(device), **code}
 
 
 def table(document: dict[str, Any]) -> str:

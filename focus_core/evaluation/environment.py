@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import subprocess
 from datetime import UTC, datetime
 from typing import Any
 
@@ -21,7 +22,7 @@ def environment(device: Any = "cpu") -> dict[str, Any]:
     import transformers
 
     device = torch.device(device)
-    return {
+    found = {
         "focus_lab": __version__,
         "python": platform.python_version(),
         "torch": torch.__version__,
@@ -34,6 +35,17 @@ def environment(device: Any = "cpu") -> dict[str, Any]:
         "cores": os.cpu_count(),
         "time": datetime.now(UTC).isoformat(timespec="seconds"),
     }
+    return found | {"driver": driver()} if device.type == "cuda" else found
+
+
+def driver() -> str | None:
+    """The version of the GPU's driver; None where there is none."""
+    asked = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
+    try:
+        said = subprocess.run(asked, capture_output=True, text=True, check=False, timeout=30).stdout
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return said.partition("\n")[0].strip() or None
 
 
 def device_name(device: Any) -> str:

@@ -49,3 +49,10 @@ def code_changed(document: Mapping[str, Any]) -> bool | None:
         return source_hash(sources) != measured
     except OSError:
         return True
+
+
+def kernel_sources() -> list[str]:
+    """Every folder of kernels, for a result that may have been computed by any of them."""
+    kernels = ROOT / "focus_core" / "kernels"
+    folders = {path.parent for path in kernels.rglob("*.py")}
+    return sorted(folder.relative_to(ROOT).as_posix() for folder in folders)

@@ -27,6 +27,7 @@ def test_one_row_a_variant_length_and_phase(command):
     assert {r["config"]["window"] for r in found["rows"] if r["variant"] == "window"} == {24}
     assert {r["config"]["groups"] for r in found["rows"] if r["variant"] == "focus"} == {4}
     assert found["environment"]["torch"]
+    assert len(found["source_hash"]) == 64
 
 
 def test_activations_of_a_model(command, tiny_folder, text_file):
