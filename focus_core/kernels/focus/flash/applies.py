@@ -70,10 +70,23 @@ def _package(kind: str, index: int | None) -> str | None:
     return None
 
 
-def same_sets(query_bits: torch.Tensor, key_bits: torch.Tensor) -> bool:
+def same_memory(query_bits: torch.Tensor, key_bits: torch.Tensor) -> bool:
     """Whether the sets of the queries are those of their keys by lying in the same memory."""
     start = key_bits.shape[2] - query_bits.shape[2]
     return (
         query_bits.stride() == key_bits.stride()
         and query_bits.data_ptr() == key_bits.data_ptr() + start * key_bits.stride(2) * key_bits.element_size()
     )
+
+
+def same_sets(query_bits: torch.Tensor, key_bits: torch.Tensor) -> bool:
+    """Whether the sets of the queries are those of their keys.
+
+    Sets of different memory are compared, which waits for the GPU: inside a CUDA graph's capture the answer is no, and
+    the caller says ``equal``.
+    """
+    if same_memory(query_bits, key_bits):
+        return True
+    if not query_bits.is_cuda or torch.cuda.is_current_stream_capturing():
+        return False
+    return torch.equal(query_bits, key_bits[:, :, key_bits.shape[2] - query_bits.shape[2] :])

@@ -10,7 +10,7 @@ import torch
 
 from focus_core.errors import Unsupported
 from focus_core.kernels.focus.decode import DECODE_QUERIES
-from focus_core.kernels.focus.flash.applies import call_refusal, same_sets
+from focus_core.kernels.focus.flash.applies import call_refusal, same_memory, same_sets
 from focus_core.kernels.focus.flash.attend import attend_groups
 from focus_core.kernels.focus.flash.scatter import scatter_tokens
 from focus_core.kernels.focus.flash.sort import sort_tokens
@@ -34,14 +34,14 @@ def focus_flash(
     if members is None:
         members = most_members(query_bits, key_bits)
         _refuse(call_refusal(q, k, v, members, scale))
-    same = same_sets(query_bits, key_bits)
-    inside = members == (1, 1) and (same or equal)
+    inside = members == (1, 1) and (equal or same_sets(query_bits, key_bits))
     if not inside or q.shape[2] <= DECODE_QUERIES or window + sinks >= k.shape[2]:
         # Decoding, and calls without a far key, are Triton's.
         return focus_triton(
             q, k, v, query_bits, key_bits, window=window, sinks=sinks, first_key=first_key, scale=scale,
             softcap=softcap, return_lse=return_lse, members=members, groups=(tiled_pass, ROUND_SLOTS),
         )  # fmt: skip
+    same = same_memory(query_bits, key_bits)
     q, k, v = (x if x.stride(3) == 1 else x.contiguous() for x in (q, k, v))
     first = None if first_key is None else first_key.to(q.device, torch.int32)
     queries, keys, routers = q.shape[2], k.shape[2], key_bits.shape[1]
