@@ -11,14 +11,10 @@ from __future__ import annotations
 
 import argparse
 import functools
-import hashlib
-import json
 import math
 import os
 import statistics
-import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -26,16 +22,15 @@ from typing import Any
 import torch
 
 from benchmarks import gpu_xattention_tune as tune
+from benchmarks.gpu_record import Recording
 from benchmarks.gpu_xattention_checks import check_all, check_flash
 from benchmarks.gpu_xattention_inputs import Activations, random_inputs
 from benchmarks.gpu_xattention_ways import BLOCK, dense_runs, interleaved, ratio, sparse_ways
 from focus_core.benchmark.inputs import Inputs
 from focus_core.benchmark.prefill import peak_bytes, spread
-from focus_core.evaluation.environment import environment
-from focus_core.jobs.files import write_json
-from focus_core.kernels import block_sparse, xattention
 from focus_core.kernels.xattention import causal_block_mask, xattention_block_mask
 
+SOURCES = tuple(f"focus_core/kernels/{name}" for name in ("xattention", "xattention/triton", "block_sparse"))
 PARTS = ("check", "tune", "real", "needle", "synthetic")
 STRIDE, THRESHOLD = 16, 0.9
 SAMPLED = 24
@@ -150,25 +145,35 @@ def measure(one: Inputs, about: dict[str, Any], repeats: int, flex: bool, given:
 
 
 def totals(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """All layers of a length together: what a model's attention takes."""
+    """All layers of a length together, one row a form and way: what a model's attention takes."""
     found = []
     for tokens in sorted({row["tokens"] for row in rows}):
         some = [row for row in rows if row["tokens"] == tokens]
-        total: dict[str, Any] = {"what": "layers together", "tokens": tokens, "layers": len(some)}
         names = set.intersection(*(set(row["ms"]) for row in some))
         sums = {name: sum(row["ms"][name]["median"] for row in some) for name in names}
         kernels = [name for name in ("fa4", "cudnn", "fa2", "sdpa") if name in names]
         best = min(kernels, key=sums.__getitem__)
-        total |= {"baseline": best, "baseline_ms": sums[best]}
+        ways = [way for way in ("flash", "triton") if f"whole_{FORMS[0]}_{way}" in names]
+        about = {name: some[0][name] for name in some[0] if name in _OF_A_LENGTH}
+        about |= {"method": "xattention", "phase": "prefill", "layers": len(some), "baseline": best}
+        about |= {f"{name}_ms": {"median": sums[name], "n": some[0]["repeats"]} for name in kernels}
         for form in FORMS:
             kept = statistics.mean(row["densities"][form] for row in some)
-            total[f"density_{form}"] = kept
-            total[f"select_share_{form}"] = sums[f"select_{form}"] / sums[best]
-            for name in [name for name in names if name.startswith(f"whole_{form}")]:
-                total[f"speedup_{name[6:]}"] = sums[best] / sums[name]
-                total[f"share_of_limit_{name[6:]}"] = sums[best] / sums[name] * kept
-        found.append(total)
+            for way in ways:
+                whole = sums[f"whole_{form}_{way}"]
+                row = {**about, "form": form, "design": way, "kept": way == ways[0], "density": kept}
+                row |= {"ms": {"median": whole, "n": some[0]["repeats"]}, "select_ms": sums[f"select_{form}"]}
+                row |= {"select_share": sums[f"select_{form}"] / sums[best], "speedup": sums[best] / whole}
+                row |= {"pair_limit": 1 / kept, "share_of_limit": sums[best] / whole * kept}
+                row["stages_ms"] = {"select": sums[f"select_{form}"], "attend": whole - sums[f"select_{form}"]}
+                row["error"] = max(one["errors"][way] for one in some)
+                if extra := [one[f"extra_over_qkvo_{way}"] for one in some if f"extra_over_qkvo_{way}" in one]:
+                    row["extra_over_qkvo"] = max(extra)
+                found.append(row)
     return found
+
+
+_OF_A_LENGTH = ("tokens", "heads", "kv", "dim", "stride", "threshold", "repeats", "activations", "positions", "factor")
 
 
 def needles(one: Inputs, about: dict[str, Any], run: int) -> dict[str, Any]:
@@ -221,34 +226,6 @@ def synthetic(tokens: int, device: str, repeats: int, shape: tuple[int, int, int
     return measure(one, about, repeats, False, mask)
 
 
-def say(row: dict[str, Any]) -> None:
-    """One short line."""
-
-    def short(value: Any) -> Any:
-        if isinstance(value, dict):
-            return short(value["median"]) if "median" in value else {name: short(x) for name, x in value.items()}
-        return float(f"{value:.4g}") if isinstance(value, float) else value
-
-    print(json.dumps({name: short(value) for name, value in row.items()}), flush=True)
-
-
-def source_hash() -> str:
-    """Hash of the kernels' sources."""
-    paths = [
-        path for package in (xattention, block_sparse) for path in Path(str(package.__file__)).parent.rglob("*.py")
-    ]
-    return hashlib.sha256(b"".join(path.read_bytes() for path in sorted(paths))).hexdigest()
-
-
-def driver() -> str:
-    """The GPU's driver, or nothing."""
-    try:
-        command = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
-        return subprocess.run(command, capture_output=True, text=True, check=False).stdout.split("\n")[0]
-    except OSError:
-        return ""
-
-
 def main() -> None:
     """Check, tune, time and write."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -265,32 +242,12 @@ def main() -> None:
     parts, device = chosen.parts.split(","), chosen.device
     lengths = [int(n) for n in chosen.lengths.split(",")]
     layers = [int(n) for n in chosen.layers.split(",")]
-    import triton
-
-    found: dict[str, Any] = {
-        "about": "XAttention's GPU kernels beside dense attention.",
-        "command": " ".join(["python -m benchmarks.gpu_xattention", *sys.argv[1:]]),
-        "environment": environment(device) | {"triton": triton.__version__, "driver": driver()},
-        "source_hash": source_hash(),
-        "checks": [],
-        "rows": [],
-    }
-    began = time.perf_counter()
-
-    def keep(*rows: dict[str, Any]) -> None:
-        for row in rows:
-            found["rows"].append(row)
-            say(row)
-        write_json(chosen.json, found | {"seconds": time.perf_counter() - began}, indent=1)
-
+    record = Recording(chosen.json, "XAttention's GPU kernels beside dense attention.", SOURCES, device)
     with torch.no_grad():
         if "check" in parts:
-            found["checks"] = check_all(max(1, min(14, (os.cpu_count() or 2) - 2))) + check_flash()
-            for row in found["checks"]:
-                if not row["good"]:
-                    print("FAILED", json.dumps(row), flush=True)
-            print(f"{sum(row['good'] for row in found['checks'])} of {len(found['checks'])} checks hold", flush=True)
-            keep()
+            record.check(*check_all(max(1, min(14, (os.cpu_count() or 2) - 2))), *check_flash())
+            checks = record.found["checks"]
+            print(f"{sum(row['good'] for row in checks)} of {len(checks)} checks hold", flush=True)
         model = None
         if chosen.activations == "model" and {"tune", "real", "needle"} & set(parts):
             model = Activations(chosen.model, device, "bfloat16" if device == "cuda" else "float16", layers)
@@ -306,24 +263,23 @@ def main() -> None:
             else:
                 some, about = model.at(tokens)
             if longest and "tune" in parts:
-                keep(*tune.pick(some[len(some) // 2], chosen_blocks, device))
+                record.add(*tune.pick(some[len(some) // 2], chosen_blocks, device))
             for one in some if "real" in parts else []:
                 flex = longest and one.layer == layers[0] and not chosen.no_flex and device == "cuda"
                 real.append(measure(one, about, chosen.repeats, flex))
-                keep(real[-1])
+                record.add(real[-1])
             if longest and "needle" in parts:
                 for one in some[1::2]:
-                    keep(*(needles(one, about, run) for run in (1, 16, 128)))
+                    record.add(*(needles(one, about, run) for run in (1, 16, 128)))
             del some
         if real:
-            found["totals"] = totals(real)
-            for row in found["totals"]:
-                say(row)
-            keep()
+            record.add(*totals(real))
         if "synthetic" in parts:
-            keep(synthetic(max(lengths), device, chosen.repeats, (32, 8, 128) if device == "cuda" else (4, 2, 32), 0.1))
-    bad = any(not row["good"] for row in found["checks"])
-    sys.exit(bad or any(not error < 1.5e-2 for row in found["rows"] for error in row.get("errors", {}).values()))
+            record.add(
+                synthetic(max(lengths), device, chosen.repeats, (32, 8, 128) if device == "cuda" else (4, 2, 32), 0.1)
+            )
+    wrong = any(not error < 1.5e-2 for row in record.found["rows"] for error in row.get("errors", {}).values())
+    sys.exit(record.failed() or wrong)
 
 
 if __name__ == "__main__":
