@@ -182,12 +182,10 @@ def _one(case: dict[str, Any]) -> dict[str, Any]:
         return {**case, "good": False, "problem": f"{type(problem).__name__}: {problem}"[-700:]}
 
 
-def check_all(workers: int, also: Callable[[Any], None] | None = None, jobs: list[Any] | None = None) -> list[Any]:
+def check_all(workers: int, also: Callable[[Any], None], jobs: list[Any], checks: bool = True) -> list[dict[str, Any]]:
     """Every case, several at once: what takes the time is compiling; ``also`` is done to ``jobs`` by the same pool."""
     with multiprocessing.get_context("spawn").Pool(workers) as pool:
-        # The long compilations first.
-        others = pool.map_async(also, jobs or [], chunksize=1) if also is not None else None
-        done = pool.map(_one, cases(), chunksize=1)
-        if others is not None:
-            others.get()
+        others = pool.map_async(also, jobs, chunksize=1)
+        done = pool.map(_one, cases() if checks else [], chunksize=1)
+        others.get()
     return done

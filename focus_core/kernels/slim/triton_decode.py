@@ -22,6 +22,9 @@ from focus_core.kernels.slim.operands import Operands
 from focus_core.kernels.slim.turned import Turned
 from focus_core.kernels.split_merge import Parts, processors
 
+_PATIENCE = 1 << 22
+"""How often a program asks, in all, whether scores are there: seconds, where microseconds are usual."""
+
 
 @dataclass(frozen=True)
 class Plan:
@@ -85,6 +88,7 @@ def _attend(
     SLICES: tl.constexpr, COLS: tl.constexpr, CHUNK: tl.constexpr, ROWS: tl.constexpr, LAG: tl.constexpr,
     TURNED: tl.constexpr, BIASED: tl.constexpr, CAPPED: tl.constexpr, PADDED: tl.constexpr, NEGATIVE: tl.constexpr,
     SCORE: tl.constexpr, WEIGHT: tl.constexpr, WAIT: tl.constexpr, SWAP: tl.constexpr, DOT: tl.constexpr,
+    PATIENCE: tl.constexpr,
 ):  # fmt: skip
     slice, split, b = tl.program_id(0), tl.program_id(1), tl.program_id(2).to(tl.int64)
     group = b * tl.num_programs(1) + split
@@ -112,6 +116,7 @@ def _attend(
     m = tl.full([HP], -1e30, tl.float32)
     l = tl.zeros([HP], tl.float32)
     acc = tl.zeros([COLS, HP] if SWAP else [HP, COLS], tl.float32)
+    asked = 0
     for c in range(0, count + LAG):
         old = begin + (c - LAG) * CHUNK + tl.arange(0, CHUNK)
         if WEIGHT:
@@ -132,8 +137,9 @@ def _attend(
         if WEIGHT:
             if WAIT:
                 ready = tl.where(c < LAG, SLICES, 0)
-                while ready < SLICES:
+                while (ready < SLICES) & (asked < PATIENCE):
                     ready = tl.atomic_add(DONE + group * chunks + c - LAG, 0, sem="acquire")
+                    asked += 1
             # Not through L1: other multiprocessors wrote them.
             at = TO + old.to(tl.int64)[:, None] * HP + h[None, :]
             x = tl.load(at, mask=seen[:, None], other=0.0, cache_modifier=".cg")
@@ -153,6 +159,9 @@ def _attend(
                 acc = tl.dot(tl.trans(weight.to(k.dtype)), k, acc * shrink[:, None], input_precision=DOT)
             m = new
     if WEIGHT:
+        if WAIT:
+            # Whoever waited in vain says so by NaN, and does not hang.
+            m = tl.where(asked < PATIENCE, m, float("inf"))
         to = group * HP + h
         tl.store(MOST + to, m, mask=slice == 0)
         tl.store(SUM + to, l, mask=slice == 0)
@@ -163,16 +172,16 @@ def _attend(
             tl.store(PART + to[:, None] * WP + col[None, :], acc, mask=kept[:, None] & (col < WIDTH)[None, :])
 
 
-def plan_for(dtype: torch.dtype, width: int) -> Plan:
-    """Sizes for states of ``width`` numbers."""
+def plan_for(dtype: torch.dtype, width: int, turned: bool) -> Plan:
+    """Sizes for states of ``width`` numbers, whose keys are rotated as they are read where ``turned``."""
     if dtype == torch.float32:
         return Plan(columns=min(128, padded(width)), chunk=32, rows=1, programs=1)
-    return Plan(columns=min(256, padded(width)))
+    return Plan(columns=min(256, padded(width)), rows=2 if turned else 4)
 
 
 def slim_decode(o: Operands, *, scale: float, softcap: float | None, plan: Plan | None = None):
     """Slim attention of one new token by Triton kernels: output and log-sum-exp as in ``slim_attention``."""
-    plan = plan or plan_for(o.q.dtype, o.state.shape[2])
+    plan = plan or plan_for(o.q.dtype, o.state.shape[2], o.finish is not None)
     past = o.past_keys
     out, lse = torch.zeros_like(o.q), torch.full(o.q.shape[:3], -torch.inf, dtype=torch.float32, device=o.q.device)
     if past:
@@ -231,7 +240,8 @@ def weighted_states(o: Operands, past: int, scale: float, softcap: float | None,
         "H": heads, "HP": lines, "D": dim, "DP": 1 << (half - 1).bit_length(), "WIDTH": width, "WP": parts.stride,
         "SLICES": slices, "COLS": plan.columns, "CHUNK": plan.chunk, "ROWS": plan.rows, "TURNED": turned is not None,
         "BIASED": o.key_bias is not None, "CAPPED": scores.capped, "PADDED": o.first_key is not None,
-        "NEGATIVE": scores.negative, "SWAP": plan.swap, "DOT": dot_precision(q.dtype), "num_warps": plan.warps,
+        "NEGATIVE": scores.negative, "SWAP": plan.swap, "DOT": dot_precision(q.dtype), "PATIENCE": _PATIENCE,
+        "num_warps": plan.warps,
     }  # fmt: skip
     launches: list[dict[str, Any]] = [{"SCORE": True, "WEIGHT": True, "WAIT": True, "LAG": plan.lag}]
     if together:
