@@ -13,15 +13,18 @@ from typing import Any
 from analysis.numbers import NONE, duration, percent, sig3, times
 from focus_core.evaluation.sources import code_changed
 
-KERNELS = {
+_KERNELS = {
     "cudnn": "cuDNN",
     "fa2": "FlashAttention-2",
     "fa4": "flash-attn-4",
     "math": "torch's plain operations",
     "torch": "torch's own choice",
+    "sdpa": "torch's own choice",
 }
+_FORMED = {"packed": "query heads as queries", "padded": "padded values"}
 SUFFIXES = ("", "_graph")
 """As the library is called, and the same calls replayed as one CUDA graph."""
+_FORMS = {"own": "as published", "before": "as served"}
 STAGES = {
     "plan": "plan",
     "gather": "gather",
@@ -110,12 +113,22 @@ class Row:
     def baseline(self, suffix: str = "") -> str:
         """The fastest dense kernel's name."""
         name = str(self.values.get(f"baseline{suffix}") or self.values.get("baseline") or "")
-        return KERNELS.get(name, name)
+        return kernel_name(name)
 
     def baseline_ms(self, suffix: str = "") -> float | None:
         """Milliseconds of the fastest dense kernel."""
         name = self.values.get(f"baseline{suffix}") or self.values.get("baseline")
         return self.median(f"{name}{suffix}_ms") or self.median(f"baseline_ms{suffix}") or self.median("dense_ms")
+
+
+def kernel_name(name: str) -> str:
+    """A dense kernel as people call it: ``cuDNN``, ``FlashAttention-2 (query heads as queries)``."""
+    if name in _KERNELS:
+        return _KERNELS[name]
+    own, _, form = name.rpartition("_")
+    if own not in _KERNELS:
+        return name
+    return f"{_KERNELS[own]} ({f'{form} splits' if form.isdigit() else _FORMED.get(form, form)})"
 
 
 def is_of_a_gpu(document: dict[str, Any]) -> bool:
@@ -161,10 +174,14 @@ def setting_of(row: Row) -> str:
     if row["groups"] is not None:
         return f"K={row['groups']} q{row['looks'] or 1}k1"
     if row["stride"] is not None:
-        return (
-            f"stride {row['stride']}, threshold {row['threshold']:g}" if row["threshold"] else f"stride {row['stride']}"
-        )
+        said = [f"{name} {row[name]:g}" for name in ("stride", "threshold") if row[name] is not None]
+        return ", ".join([*said, *filter(None, [form_of(row)])])
     return f"{row['features']} features" if row["features"] is not None else ""
+
+
+def form_of(row: Row) -> str:
+    """Whose queries choose XAttention's blocks: ``as published`` or ``as served``; empty of other methods."""
+    return _FORMS.get(str(row["form"] or ""), "")
 
 
 def named(row: Row) -> str:
@@ -200,7 +217,7 @@ def profile(row: Row) -> str:
 def dense_kernels(rows: Iterable[Row]) -> list[str]:
     """The dense kernels that were timed beside the forwards of one attention layer."""
     found = {name for row in rows if row["phase"] == "prefill" and row.method != "model" for name in row.values}
-    return [shown for name, shown in KERNELS.items() if f"{name}_ms" in found]
+    return [shown for name, shown in _KERNELS.items() if f"{name}_ms" in found]
 
 
 def baseline(row: Row) -> str:

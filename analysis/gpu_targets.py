@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from analysis.gpu_results import Row, named, profile
+from analysis.gpu_results import Row, form_of, named, profile
 from analysis.numbers import NONE, percent, times
 
 MET, MISSED, UNMEASURED = "met", "missed", "not measured"
@@ -28,6 +28,7 @@ class Target:
         value: the number that a row has.
         most: whether ``least`` is instead the most that meets it.
         show: how its number is read.
+        of: the target whose row is judged by this number too; empty for a row of its own.
     """
 
     key: str
@@ -38,6 +39,7 @@ class Target:
     value: Callable[[Row], float | None] = lambda row: (row.speedup() or (None,))[0]
     most: bool = False
     show: Callable[[float | None], str] = times
+    of: str = ""
 
     def meets(self, value: float) -> bool:
         """Whether a number is enough."""
@@ -135,10 +137,11 @@ TARGETS = (
         "XAttention's selection, at that setting",
         "under 8 % of dense",
         0.08,
-        {"method": "xattention", "phase": "prefill", "tokens": 131072, "stride": 16},
+        {},
         lambda row: row.median("select_share"),
         most=True,
         show=percent,
+        of="xattention",
     ),
     Target(
         "sfa-decode",
@@ -159,10 +162,11 @@ TARGETS = (
         "Slim's cache against that of dense attention",
         "half",
         0.51,
-        {"method": "slim", "phase": "decode", "tokens": 32768, "heads": 32, "dim": 128, "batch": 16},
+        {},
         lambda row: row["cache_ratio"],
         most=True,
         show=percent,
+        of="slim-decode",
     ),
     Target(
         "memory",
@@ -182,17 +186,26 @@ def outcomes(rows: Iterable[Row]) -> list[Outcome]:
     """What came of every target, by the rows of how the library computes."""
     rows = [row for row in rows if row.kept]
     special = {"crossover": _crossover, "memory": _memory, "models": _models}
-    return [special.get(target.key, _best)(target, rows) for target in TARGETS]
+    found: dict[str, Outcome] = {}
+    for target in TARGETS:
+        judged = rows
+        if target.of:
+            row = found[target.of].row
+            judged = [] if row is None else [row]
+        found[target.key] = special.get(target.key, _best)(target, judged)
+    return list(found.values())
 
 
 def _best(target: Target, rows: list[Row]) -> Outcome:
-    """The row of the latest run; of several in it, the best."""
-    found = [(row.run.time, row) for row in rows if _is_method(row, target.wanted) and target.value(row) is not None]
+    """Of each result the row of its latest run, and of those the best."""
+    found = [row for row in rows if _is_method(row, target.wanted) and target.value(row) is not None]
     if not found:
         return Outcome(target, UNMEASURED, NONE)
-    latest = max(time for time, _ in found)
+    latest: dict[str, str] = {}
+    for row in found:
+        latest[row.run.file] = max(latest.get(row.run.file, ""), row.run.time)
     pick = min if target.most else max
-    row = pick((row for time, row in found if time == latest), key=lambda row: target.value(row) or 0.0)
+    row = pick((row for row in found if row.run.time == latest[row.run.file]), key=lambda row: target.value(row) or 0.0)
     value = target.value(row)
     assert value is not None, "rows without it were left out"
     said = [target.show(value)]
@@ -204,8 +217,10 @@ def _best(target: Target, rows: list[Row]) -> Outcome:
                 said.append(f"{times(row['speedup'])} as called")
         if (paper := row.against("fa2", shown[1])) is not None and row["baseline" + shown[1]] != "fa2":
             said.append(f"{times(paper)} FlashAttention-2")
-    elif shown is not None and target.key in ("directed", "xattention"):
+    elif shown is not None and not target.of:
         said.append(f"{times(shown[0])} dense")
+    if form_of(row):
+        said.append(form_of(row))
     if row.limit() is not None and target.show is times:
         said.append(f"limit {times(row.limit())}")
     state = MET if target.meets(value) else MISSED

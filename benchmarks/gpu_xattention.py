@@ -145,12 +145,12 @@ def measure(one: Inputs, about: dict[str, Any], repeats: int, flex: bool, given:
 
 
 def totals(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """All layers of a length together, one row a form and way: what a model's attention takes."""
+    """The mean layer of a length, one row a form and way."""
     found = []
     for tokens in sorted({row["tokens"] for row in rows}):
         some = [row for row in rows if row["tokens"] == tokens]
         names = set.intersection(*(set(row["ms"]) for row in some))
-        sums = {name: sum(row["ms"][name]["median"] for row in some) for name in names}
+        sums = {name: statistics.mean(row["ms"][name]["median"] for row in some) for name in names}
         kernels = [name for name in ("fa4", "cudnn", "fa2", "sdpa") if name in names]
         best = min(kernels, key=sums.__getitem__)
         ways = [way for way in ("flash", "triton") if f"whole_{FORMS[0]}_{way}" in names]
@@ -173,7 +173,7 @@ def totals(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return found
 
 
-_OF_A_LENGTH = ("tokens", "heads", "kv", "dim", "stride", "threshold", "repeats", "activations", "positions", "factor")
+_OF_A_LENGTH = ("tokens", "heads", "kv", "dim", "stride", "threshold", "repeats", "activations", "rope")
 
 
 def needles(one: Inputs, about: dict[str, Any], run: int) -> dict[str, Any]:

@@ -151,7 +151,7 @@ def _models(rows: list[Row], runs: Runs) -> list[str]:
     head += ("attention alone faster", "peak memory", "run")
     lines = []
     for row in found:
-        by = f"{row['line']}, {words.KERNELS.get(row['kernel'], row['kernel'])}" if row["kernel"] else row["line"]
+        by = f"{row['line']}, {words.kernel_name(row['kernel'])}" if row["kernel"] else row["line"]
         peak = f"{sig3(row['peak_gb'])} GB" if row["peak_gb"] is not None else NONE
         ratios = (times(row["speedup"]), times(row["attention_speedup"]))
         where = (f"{row['model']}, {row['weights']} weights", row["positions"], row["phase"], f"{row['tokens']:,}", by)

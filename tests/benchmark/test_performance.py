@@ -63,6 +63,22 @@ def test_the_crossover_is_where_every_longer_text_is_faster():
     assert by_key(document(*rows))["crossover"].state == MET
 
 
+def test_a_choice_is_judged_with_the_attention_that_it_is_of():
+    def form(name, faster, select):
+        return {
+            "method": "xattention", "phase": "prefill", "tokens": 131072, "stride": 16, "threshold": 0.9, "form": name,
+            "speedup": faster, "density": 0.25, "select_share": select, "baseline": "fa2_packed", "ms": SPREAD,
+        }  # fmt: skip
+
+    found = by_key(document(form("own", 3.2, 0.09), form("before", 2.0, 0.02)))
+    assert found["xattention"].state == MET
+    assert found["xattention"].measured == "80.0 %; 3.20× dense; as published"
+    assert found["xattention-select"].state == MISSED
+    assert found["xattention-select"].measured.startswith("9.00 %")
+    assert "FlashAttention-2 (query heads as queries)" in page(rows_of([document(form("own", 3.2, 0.09))]))
+    assert by_key()["xattention-select"].state == UNMEASURED
+
+
 def test_code_that_changed_since_is_said():
     changed = document(prefill(131072, 11.0))
     assert CHANGED in page(rows_of([changed]))
