@@ -161,9 +161,9 @@ def drawn(routers: int, tokens: int, looks: int, device: str) -> Focus:
     return Drawn(GROUPS, looks, 1, WINDOW, SINKS)
 
 
-def smollm2(lengths: list[int], device: str, kernels: list[tuple[str, str]]) -> Subject:
+def smollm2(name: str, lengths: list[int], device: str, kernels: list[tuple[str, str]]) -> Subject:
     """SmolLM2 with its own weights and its shipped router, on two novels one after the other."""
-    loaded = load_model("smollm2", device=device, dtype="bfloat16" if device == "cuda" else "float32")
+    loaded = load_model(name, device=device, dtype="bfloat16" if device == "cuda" else "float32")
     adapter = load_adapter(assets.adapters()["smollm2-directed-k16"]["path"], loaded.model)
     said = "the shipped router smollm2-directed-k16"
     lines = [focus_line(Focus(GROUPS, looks, 1, WINDOW, SINKS), adapter, said) for looks in (1, 4)]

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import argparse
 import gc
-import importlib.util
 import multiprocessing
+import os
 import statistics
 import sys
 import time
@@ -24,6 +24,7 @@ from unittest.mock import patch
 import torch
 from transformers.cache_utils import DynamicLayer
 
+from benchmarks.gpu_focus_prefill import flash_there
 from benchmarks.gpu_model_lines import GROUPS, SINKS, WINDOW, Line, Subject, llama_shape, smollm2
 from benchmarks.gpu_record import Recording
 from focus_core import compat
@@ -252,10 +253,10 @@ def _flat(runs: list[dict[str, Any]], phase: str, name: str) -> list[float]:
 
 
 def dense_kernels(device: str) -> list[tuple[str, str]]:
-    """The dense kernels, those of prefill beside those of decode (cuDNN would plan anew for each length)."""
+    """The dense kernels, the strongest first: of prefill, and of decode, where cuDNN would plan for each length anew."""
     if device == "cpu":
         return [("torch", "torch")]
-    return [("cudnn", "fa2"), *([("fa4", "")] if importlib.util.find_spec("flash_attn") else [])]
+    return [("fa4", "fa2"), ("cudnn", "")] if flash_there() else [("cudnn", "fa2")]
 
 
 def sources() -> list[str]:
@@ -275,7 +276,7 @@ def compile_kernels(case: tuple[int, int, int, int]) -> None:
     sets = torch.ones(1, kv, WARM, dtype=torch.int64, device="cuda") << torch.arange(WARM, device="cuda") % GROUPS
     for queries in (WARM, 1):
         q = torch.randn(1, heads, queries, dim, **kind)
-        fresh = sets[..., WARM - queries :]
+        fresh = sets.roll(1, -1)[..., WARM - queries :]
         focus_attention(q, k, k, fresh, sets, window=WINDOW, sinks=SINKS, members=(looks, 1))
     torch.cuda.synchronize()
 
@@ -285,6 +286,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--json", type=Path, required=True)
     parser.add_argument("--models", default="smollm2,llama")
+    parser.add_argument("--model", default="smollm2", help="where SmolLM2 is, as load_model takes it")
     parser.add_argument("--lengths", default=",".join(map(str, LENGTHS)))
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--steps", type=int, default=STEPS, help="tokens that are decoded after each prefill")
@@ -301,9 +303,12 @@ def main() -> None:
     record = Recording(chosen.json, about, sources(), chosen.device)
     kernels = dense_kernels(chosen.device)
     sizes = {"num_hidden_layers": chosen.layers} if chosen.layers else None
-    makers = {"smollm2": lambda: smollm2(lengths, chosen.device, kernels)}
-    makers["llama"] = lambda: llama_shape(lengths, chosen.device, kernels, sizes)
+    makers = {"smollm2": lambda: smollm2(chosen.model, lengths, chosen.device, kernels)}
+    # Half a minute of the slower kernel would tell nothing new.
+    makers["llama"] = lambda: llama_shape(lengths, chosen.device, kernels[:1], sizes)
     if chosen.device == "cuda":
+        # What flash-attn-4 compiles is kept on disk for the other processes.
+        os.environ.setdefault("FLASH_ATTENTION_CUTE_DSL_CACHE_ENABLED", "1")
         cases = [(*shape, looks) for shape in ((9, 3, 64), (32, 8, 128)) for looks in (4, 1)]
         with multiprocessing.get_context("spawn").Pool(len(cases)) as pool:
             pool.map(compile_kernels, cases, chunksize=1)
