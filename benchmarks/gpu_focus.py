@@ -1,6 +1,7 @@
 """Focus on a GPU: checked against the reference, then timed beside the strongest dense attention of the card.
 
-``python -m benchmarks.gpu_focus --json FILE`` checks every kind of call (NaN fails), and times prefill and decode.
+``python -m benchmarks.gpu_focus --json FILE`` checks every kind of call (NaN fails), and times prefill; decoding has a
+programme of its own, ``benchmarks.gpu_focus_decode``.
 Each repeat runs every candidate once, in an order that rotates. Plan, sort, gather and merge are in the time; the error
 of each timed row is that of some of its queries against a computation in double precision. ``--parts`` chooses.
 Without flash-attn-4 (requirements-gpu.txt) it is left out, and the record says so.
@@ -10,9 +11,7 @@ from __future__ import annotations
 
 import argparse
 import os
-import statistics
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,22 +19,15 @@ import torch
 
 from benchmarks.gpu_focus_checks import check_all, group_sets
 from benchmarks.gpu_focus_prefill import (
-    TORCH,
-    WINDOW,
-    clock,
-    dense,
     flash_there,
-    graphed,
-    inputs,
     prefill,
     sampled_error,
 )
 from benchmarks.gpu_record import Recording, say
-from focus_core.benchmark.prefill import rotated, spread
 from focus_core.kernels.focus import focus_attention
 
 SOURCES = ("focus_core/kernels/focus/triton", "focus_core/kernels/focus/flash")
-PARTS = ("check", "crossover", "short", "middle", "directed", "decode", "far", "long")
+PARTS = ("check", "crossover", "short", "middle", "directed", "far", "long")
 SINKS = 0
 
 _MHA64, _MHA128 = {"heads": 12, "kv": 12, "dim": 64}, {"heads": 8, "kv": 8, "dim": 128}
@@ -52,38 +44,6 @@ PREFILL: dict[str, list[dict[str, Any]]] = {
         {**_MHA128, "tokens": 1 << 20, "groups": [16], "dense": ["fa4", "cudnn"]},
     ],
 }
-DECODE = [{**_GQA, "tokens": 131072, "groups": [16], "batch": n} for n in (1, 16)]
-
-
-def decode(shape: dict[str, Any], repeats: int) -> dict[str, Any]:
-    """One new token a sequence over a cache; several caches in turn, so that none stays in the GPU's own cache."""
-    sets = 4 if shape["batch"] == 1 else 1
-    calls = [inputs(shape, shape["groups"][0], 1, 10 * seed) for seed in range(sets)]
-
-    def every(run: Callable[[list[Any]], Any]) -> Callable[[], Any]:
-        return lambda: [run(call) for call in calls]
-
-    eager = {"focus": lambda c: focus_attention(*c, window=WINDOW, sinks=SINKS, backend="triton", members=(1, 1))}
-    for name in TORCH:
-        eager[name] = lambda c, name=name: dense(name, *c[:3])()
-    runs = {name: every(run) for name, run in eager.items()}
-    runs |= {f"{name}_graph": graphed(run) for name, run in runs.items()}
-    times: dict[str, list[float]] = {name: [] for name in runs}
-    for repeat in range(repeats):
-        for name in rotated(list(runs), repeat):
-            times[name].append(clock(runs[name]) / sets)
-    row: dict[str, Any] = {**shape, "phase": "decode", "groups": shape["groups"][0], "repeats": repeats, "caches": sets}
-    for suffix in ("", "_graph"):
-        others = {name: statistics.median(times[name + suffix]) for name in eager if name != "focus"}
-        best = min(others, key=others.__getitem__)
-        mine = times["focus" + suffix]
-        row |= {f"ms{suffix}": spread(mine), f"baseline{suffix}": best}
-        row |= {f"{name}{suffix}_ms": spread(times[name + suffix]) for name in others}
-        row[f"speedup{suffix}"] = statistics.median(a / b for a, b in zip(times[best + suffix], mine, strict=True))
-    row["error"] = sampled_error(calls[0], WINDOW, SINKS, eager["focus"](calls[0]))
-    kept = shape["batch"] * shape["kv"] * (shape["tokens"] / row["groups"] + WINDOW)
-    row["kept_gb_per_s"] = kept * shape["dim"] * 4 / row["ms_graph"]["median"] / 1e6
-    return row
 
 
 def far_offsets(backend: str) -> list[dict[str, Any]]:
@@ -138,9 +98,6 @@ def main() -> None:
             for shape in PREFILL[part]:
                 record.add(*prefill(shape, chosen.repeats))
                 torch.cuda.empty_cache()
-        for shape in DECODE if "decode" in parts else []:
-            record.add(decode(shape, 4 * chosen.repeats))
-            torch.cuda.empty_cache()
         for backend in ("triton", "flash") if "far" in parts else ():
             if backend == "triton" or flash_there():
                 record.check(*far_offsets(backend))

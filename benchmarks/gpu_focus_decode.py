@@ -22,8 +22,8 @@ import torch
 import torch.nn.functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from benchmarks.gpu_focus import Clock, graphed, inputs, sampled_error
 from benchmarks.gpu_focus_decode_checks import check_all
+from benchmarks.gpu_focus_prefill import clock, graphed, inputs, sampled_error
 from benchmarks.gpu_record import Recording
 from focus_core.benchmark.prefill import rotated, spread
 from focus_core.cache import Memo
@@ -148,7 +148,7 @@ def tried(name: str, steps: list[Callable[[], Any]], refused: dict[str, str]) ->
 
 def decode(shape: dict[str, Any], repeats: int) -> dict[str, Any]:
     """The row of one shape."""
-    clock, caches, batch = Clock(), shape["caches"], shape["batch"]
+    caches, batch = shape["caches"], shape["batch"]
     calls = [inputs(shape, GROUPS, 1, 10 * seed) for seed in range(caches)]
     refused: dict[str, str] = {}
     runs = tried("focus", [generated(call) for call in calls], refused)
