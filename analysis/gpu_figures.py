@@ -10,7 +10,7 @@ from typing import Any
 import plotly.graph_objects as go
 
 from analysis.comparison import by_line, is_baseline, median
-from analysis.gpu_results import Row, named, setting_of, shape_of, stages_of
+from analysis.gpu_results import Row, kernel_name, named, setting_of, shape_of, stages_of
 from analysis.lines import DASHES, SYMBOLS, colour
 from analysis.numbers import duration, percent, sig3, times
 from analysis.palette import GROUPS, KEPT, WINDOW
@@ -215,3 +215,53 @@ def stage_bars(rows: Iterable[Row]) -> go.Figure:
     figure.update_yaxes(autorange="reversed", showgrid=False)
     uniform = {"minsize": 10, "mode": "hide"}
     return quiet(figure, height=130 + 34 * len(found), barmode="stack", uniformtext=uniform)
+
+
+def model_cases(rows: Iterable[Row]) -> dict[str, tuple[str, str]]:
+    """What was run of whole models, as people read it: ``SmolLM2-135M, prefill`` for its model and phase."""
+    found = [(row["model"], row["phase"]) for row in rows if row.method == "model" and row["phase"] is not None]
+    return {f"{model}, {phase}": (model, phase) for model, phase in dict.fromkeys(found)}
+
+
+def model_bars(rows: Iterable[Row], model: str, phase: str) -> go.Figure:
+    """A whole model's time as a share of dense's: attention, appending to the cache, and all else."""
+    found = [row for row in rows if row.method == "model" and (row["model"], row["phase"]) == (model, phase)]
+    found.sort(key=lambda row: row["tokens"])
+    labels = [f"{_tokens(row['tokens'])} · {_line_of(row)}" for row in found]
+    dense = [row.median("dense_ms") or 1.0 for row in found]
+    whole = [row.median("ms") or 0.0 for row in found]
+    attention = [row.median("attention_ms") or 0.0 for row in found]
+    append = [row.median("append_ms") or 0.0 for row in found]
+    rest = [max(0.0, a - b - c) for a, b, c in zip(whole, attention, append, strict=True)]
+    figure = go.Figure()
+    for name, parts, shade in (
+        ("attention and routing", attention, KEPT),
+        ("appending to the cache", append, GROUPS[1]),
+        ("all else", rest, QUIET),
+    ):
+        if not any(parts):
+            continue
+        figure.add_bar(
+            y=labels,
+            x=[100 * part / base for part, base in zip(parts, dense, strict=True)],
+            orientation="h",
+            name=name,
+            marker={"color": shade},
+            customdata=[[duration(part), percent(part / ms)] for part, ms in zip(parts, whole, strict=True)],
+            hovertemplate=f"<b>{name}</b><br>%{{y}}<br>%{{customdata[0]}}, %{{customdata[1]}} of all<extra></extra>",
+        )
+    ends = [100 * ms / base for ms, base in zip(whole, dense, strict=True)]
+    note = {"showarrow": False, "xanchor": "left", "font": {"size": 12, "color": QUIET}}
+    for label, end, row in zip(labels, ends, found, strict=True):
+        text = f"{duration(row.median('ms'))}, {times(row['speedup'])}"
+        figure.add_annotation(x=end, y=label, text=text, xshift=4, **note)
+    top = max([100.0, *ends]) * 1.35
+    figure.add_vrect(x0=100, x1=top, fillcolor=LOSES, line_width=0, layer="below")
+    figure.add_vline(x=100, line={"dash": "dash", "width": 1, "color": QUIET})
+    figure.update_xaxes(title="Time, % of dense's", range=[0, top])
+    figure.update_yaxes(autorange="reversed", showgrid=False)
+    return quiet(figure, height=150 + 34 * len(found), barmode="stack")
+
+
+def _line_of(row: Row) -> str:
+    return f"{row['line']} ({kernel_name(row['kernel'])})" if row["kernel"] else str(row["line"])

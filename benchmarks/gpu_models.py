@@ -253,7 +253,7 @@ def _flat(runs: list[dict[str, Any]], phase: str, name: str) -> list[float]:
 
 
 def dense_kernels(device: str) -> list[tuple[str, str]]:
-    """The dense kernels, the strongest first: of prefill, and of decode, where cuDNN would plan for each length anew."""
+    """The dense kernels, the strongest first: of prefill, and of decode, where cuDNN would plan at every length."""
     if device == "cpu":
         return [("torch", "torch")]
     return [("fa4", "fa2"), ("cudnn", "")] if flash_there() else [("cudnn", "fa2")]

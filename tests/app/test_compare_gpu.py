@@ -7,7 +7,7 @@ import json
 import pytest
 from streamlit.testing.v1 import AppTest
 
-from analysis.gpu_figures import by_length, series_of, stage_bars
+from analysis.gpu_figures import by_length, model_bars, series_of, stage_bars
 from analysis.gpu_results import rows_of
 from app.ui import selection
 from focus_core import assets
@@ -91,6 +91,33 @@ def test_stages_are_shares_of_their_whole():
     assert [bar.name for bar in drawn.data] == ["plan", "group pass"]
     assert list(drawn.data[0].x) == [25.0, 25.0, 25.0]
     assert "2.00 ms" in [note.text for note in drawn.layout.annotations]
+
+
+def model(line, ms, attention, **fields):
+    return {
+        "method": "model", "model": "M", "phase": "decode", "tokens": 32768, "line": line, "positions": "as trained",
+        "ms": {"median": ms}, "attention_ms": {"median": attention}, "append_ms": {"median": 2.0},
+        "dense_ms": {"median": 10.0}, "speedup": 10 / ms, "attention_speedup": 4 / attention,
+        "attention_share": attention / ms, **fields,
+    }  # fmt: skip
+
+
+def test_a_whole_model_is_shown_with_what_is_no_attention(start):
+    found = document(*rows(), model("dense", 10.0, 4.0, kernel="fa2"), model("Focus K=16 q1k1", 8.0, 2.0))
+    drawn = model_bars(rows_of([found]), "M", "decode")
+    shares = {bar.name: list(bar.x) for bar in drawn.data}
+    assert shares == {
+        "attention and routing": [40.0, 20.0],
+        "appending to the cache": [20.0, 20.0],
+        "all else": [40.0, 40.0],
+    }
+    assert list(drawn.data[0].y) == ["32k · dense (FlashAttention-2)", "32k · Focus K=16 q1k1"]
+    at = start(found)
+    assert not at.exception
+    assert figure(at, "compare_gpu_whole")
+    assert "A ratio of kernels is no ratio of serving" in said(at)
+    [table] = [t.value for t in at.dataframe if "Whole model" in t.value]
+    assert list(table["Whole model"]) == ["1.00×", "1.25×"]
 
 
 def test_a_later_run_replaces_an_earlier_and_what_was_not_kept_is_left_out():

@@ -9,7 +9,7 @@ import pandas as pd
 import streamlit as st
 
 from analysis import gpu_results
-from analysis.gpu_figures import PICTURES, by_length, stage_bars
+from analysis.gpu_figures import PICTURES, by_length, model_bars, model_cases, stage_bars
 from analysis.gpu_results import Row, Run
 from analysis.gpu_targets import answer, outcomes
 from analysis.numbers import percent, sig3, times
@@ -112,9 +112,9 @@ def _picture(page: Page, rows: list[Row]) -> None:
 def _targets(rows: list[Row]) -> None:
     table = [
         {
+            "State": one.state,
             "What": one.target.what,
             "Aimed at": one.target.aim,
-            "State": one.state,
             "Measured": one.measured,
             "Where the time goes": one.profile,
             "Recorded": one.row.run.date if one.row else "",
@@ -125,12 +125,31 @@ def _targets(rows: list[Row]) -> None:
         pd.DataFrame(table),
         hide_index=True,
         key="compare_gpu_targets",
-        column_config={"What": st.column_config.TextColumn(pinned=True, width="medium")},
+        column_config={
+            "What": st.column_config.TextColumn(width="large"),
+            "Aimed at": st.column_config.TextColumn(width="medium"),
+        },
     )
     st.caption("`docs/performance.md` has the same with the error, the memory and the command of each.")
 
 
 def _models(rows: list[Row]) -> None:
+    cases = model_cases(rows)
+    if cases:
+        case = st.segmented_control(
+            "Model",
+            list(cases),
+            default=next(iter(cases)),
+            required=True,
+            key="compare_gpu_model",
+            label_visibility="collapsed",
+        )
+        plot(
+            model_bars(rows, *cases[case or next(iter(cases))]),
+            key="compare_gpu_whole",
+            alt="Attention, cache and all else in the time of a whole model, as a share of dense's.",
+            name=f"Whole model on a GPU: {case}",
+        )
     found = [row for row in rows if row.method == "model" and row["phase"] is not None]
     table: list[dict[str, Any]] = [
         {
