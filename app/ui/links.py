@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Collection, Iterable
 from typing import Any
@@ -36,6 +37,14 @@ _NAMES = {
     "cache_prompt": "number of tokens read",
     "cache_dtype": "number format",
     "cache_card_shape": "model of the card",
+    "cache_card_gb": "memory of the card in GB",
+    "cache_card_batch": "number of sequences",
+    "cache_card_length": "number of tokens",
+    "cache_card_format": "type of numbers",
+    "cache_batch": "batch",
+    "cache_chip": "card",
+    "cache_intensity": "number of operations a byte",
+    "cache_width": "shape",
     "compare_by": "cost",
     "compare_at": "shown length",
     "compare_lines": "variant",
@@ -63,6 +72,8 @@ _NAMES = {
     "xa_threshold": "threshold",
     "xa_voters": "choice of whose queries decide",
     "xa_mode": "scorer",
+    "xa_pattern": "pattern",
+    "xa_scope": "place of measurement",
 }
 """Parameters whose controls people know by another name."""
 
@@ -84,7 +95,7 @@ def check(
     """Read a control's value from the opening link, before its widget is drawn.
 
     Streamlit writes and reads the labels that people see and drops any other value in silence; here a link may also
-    hold the short name, and a value that does not exist is said.
+    hold the short name, which then stands in the address in full, and a value that does not exist is said.
 
     Args:
         key: the parameter, which is also the widget's key.
@@ -94,19 +105,52 @@ def check(
         label: the widget's ``format_func``.
         bound: whether Streamlit reads the labels itself (``bind="query-params"``).
     """
-    seen = st.session_state.setdefault("_checked", set())
-    if key in seen:
+    if not _first(key):
         return
-    seen.add(key)
     raw = st.query_params.get(key)
     if raw is None or (bound and raw in {label(option) for option in options}):
         return
     asked = raw.casefold()
     named = [option for option in options if asked in (str(option).casefold(), label(option).casefold())]
-    if named:
+    if named and bound:
+        # Streamlit would read none but its labels, and take any other from the address: it is put there in full first.
+        keep_notices(notices)
+        st.query_params[key] = label(named[0])
+        st.rerun()
+    elif named:
         st.session_state[key] = named[0]
     else:
         notices.append(f"In the link, {name_of(key)} {raw[:60]} does not exist; showing {label(shown)}.")
+
+
+def amount(key: str, low: float, high: float, shown: str, notices: list[str]) -> None:
+    """Read a number's bound control from the opening link, before its widget is drawn; what it cannot be is said.
+
+    Args:
+        key: the parameter, which is also the widget's key.
+        low: the least that it can be.
+        high: the most.
+        shown: what is shown instead, as people read it.
+        notices: where the sentence goes.
+    """
+    raw = st.query_params.get(key)
+    if not _first(key) or raw is None:
+        return
+    try:
+        value = float(raw)
+    except ValueError:
+        value = math.nan
+    if not low <= value <= high:
+        span = f"{low:,g} to {high:,g}"
+        notices.append(f"In the link, {name_of(key)} cannot be {raw[:60] or 'empty'}, but {span}; showing {shown}.")
+
+
+def _first(key: str) -> bool:
+    """Whether a control is asked for the first time in this session."""
+    seen = st.session_state.setdefault("_checked", set())
+    new = key not in seen
+    seen.add(key)
+    return new
 
 
 def number(raw: str, largest: int) -> int | None:
@@ -158,11 +202,34 @@ def seed(key: str, value: Any) -> None:
     st.session_state[key] = value
 
 
-def keep_notices(new: Iterable[str]) -> tuple[str, ...]:
-    """Notices stay for the session's next runs until they are dismissed."""
+def keep_notices(new: Iterable[str], of: str = "") -> tuple[str, ...]:
+    """Notices stay for the session's next runs until they are dismissed, or until their model is not the shown one.
+
+    Args:
+        new: sentences.
+        of: the model that they are about; empty for any.
+    """
     kept = st.session_state.setdefault("_notices", [])
-    kept.extend(notice for notice in new if notice not in kept)
+    for notice in new:
+        if notice not in kept:
+            kept.append(notice)
+        if of:
+            st.session_state.setdefault("_notices_of", {})[notice] = of
     return tuple(kept)
+
+
+def drop_notices_of_others(model: str) -> None:
+    """Forget what was said about a model that is no longer chosen."""
+    owners = st.session_state.get("_notices_of", {})
+    left = [notice for notice in st.session_state.get("_notices", []) if owners.get(notice, model) == model]
+    st.session_state["_notices"] = left
+
+
+def say_above(notices: list[str]) -> None:
+    """Draw again with these notices, for a part that learns of them after the page has drawn its own."""
+    if any(notice not in st.session_state.get("_notices", []) for notice in notices):
+        keep_notices(notices)
+        st.rerun()
 
 
 def show_notices(notices: Iterable[str]) -> None:

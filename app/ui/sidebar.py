@@ -39,9 +39,13 @@ def select(view: View) -> Page:
             source = selection.find(engine, page.request())
             links.write("run", selection.link_of(engine, page.request(), source))
         facts = facts_of(engine, model, source)
-        layer = _layer(facts, notices) if view.needs.layer else 0
-        head = _head(facts, notices) if view.needs.head else None
-        page = replace(page, layer=layer, head=head, source=source, notices=links.keep_notices(notices))
+        links.drop_notices_of_others(model)
+        links.keep_notices(notices)
+        of_model: list[str] = []
+        layer = _layer(facts, of_model) if view.needs.layer else 0
+        links.keep_notices(of_model, model)
+        head = _head(facts, of_model) if view.needs.head else None
+        page = replace(page, layer=layer, head=head, source=source, notices=links.keep_notices(of_model, model))
         if view.needs.text and view.needs.variant:
             files.run_files(page)
         preload_charts()

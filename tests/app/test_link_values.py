@@ -38,8 +38,28 @@ PAGES = {
         tuple(f"xa_{n}" for n in ("tab", "stride", "block", "threshold", "voters", "mode", "block_at", "scope")),
     ),
     "paint": ({"xa_tab": "Paint a pattern"}, ("xa_pattern",)),
+    "features": (
+        {"features_tab": "Error by k"},
+        ("codes", *(f"features_{n}" for n in ("tab", "k", "select", "sparse", "overlap", "by"))),
+    ),
+    "cache": ({}, tuple(f"cache_{n}" for n in ("tab", "lines", "prompt", "dtype", "run"))),
+    "orders": (
+        {"cache_tab": "Two orders", "cache_chip": "Another"},
+        tuple(f"cache_{n}" for n in ("width", "batch", "chip", "intensity")),
+    ),
+    "card": (
+        {"cache_tab": "What a card holds"},
+        tuple(f"cache_card_{n}" for n in ("shape", "gb", "format", "batch", "length")),
+    ),
 }
-VIEWS = {"choose": "compare", "train": "groups", "collapse": "groups", "paint": "xattention"}
+VIEWS = {
+    "choose": "compare",
+    "train": "groups",
+    "collapse": "groups",
+    "paint": "xattention",
+    "orders": "cache",
+    "card": "cache",
+}
 """Pages whose tab is asked for, by the view that has it."""
 HEADLESS = ("groups", "train", "collapse", "compare", "choose")
 ALL = [
@@ -81,7 +101,7 @@ def test_a_value_that_cannot_be_is_said_and_breaks_nothing(start, page, name):
 
 def test_the_list_of_parameters_is_whole(start, monkeypatch):
     asked: set[str] = set()
-    for name in ("check", "opening", "restore"):
+    for name in ("check", "amount", "opening", "restore"):
         real = getattr(links, name)
 
         def noted(key, *args, real=real, **options):
@@ -113,6 +133,51 @@ def test_the_list_of_parameters_is_whole(start, monkeypatch):
 )
 def test_what_cannot_be_is_named_as_its_control_is(start, page, query, words):
     assert words in said(start(page, **query))
+
+
+@pytest.mark.parametrize(
+    ("page", "query", "shown"),
+    [
+        ("overview", {"model": "gpt2-novels", "head": "1"}, {"model": "GPT-2 novels, 3.7 M weights", "head": "Head 1"}),
+        ("xattention", {"xa_mode": "oracle", "xa_tab": "speed"}, {"xa_mode": "Oracle", "xa_tab": "Speed"}),
+        ("card", {"cache_card_shape": "the chosen model"}, {"cache_card_shape": "The chosen model"}),
+        ("xattention", {"xa_mode": "antidiagonal"}, {"xa_mode": None}),
+    ],
+)
+def test_a_value_by_its_short_name_stays_in_the_address(start, page, query, shown):
+    at = start(page, **query)
+    assert {name: at.query_params.get(name) for name in shown} == shown
+    assert "does not exist" not in said(at)
+
+
+@pytest.mark.parametrize(
+    ("value", "words"), [("0", ""), ("1", ""), ("0.50", ""), ("2", "cannot be 2"), ("nan", "0 to 1")]
+)
+def test_every_way_to_write_a_threshold_is_read(start, value, words):
+    at = start("xattention", xa_threshold=value)
+    assert at.slider(key="xa_threshold").value == (0.9 if words else float(value))
+    assert words in said(at)
+    assert bool(at.warning) == bool(words)
+
+
+def test_what_was_said_of_a_model_goes_with_it(start):
+    at = start("overview", model="gpt2-novels", layer="29")
+    assert "layer 29 does not exist" in said(at)
+    at.selectbox(key="model").select("smollm2").run()
+    assert "does not exist" not in said(at)
+    at.selectbox(key="model").select("gpt2-novels").run()
+    at.slider(key="layer").set_value(5).run()
+    at.selectbox(key="model").select("smollm2").run()
+    assert "This model has 4 layers: layer 5 does not exist; showing 3." in said(at)
+    at.selectbox(key="model").select("gpt2-novels").run()
+    assert "does not exist" not in said(at)
+
+
+def test_two_parts_of_a_page_may_each_find_a_fault_in_a_link(start):
+    at = start("features", features_by="zz", layer="999")
+    assert "measure of size zz" in said(at)
+    assert "layer 999" in said(at)
+    assert "did not expect" not in said(at)
 
 
 @pytest.mark.parametrize("value", ["Kmeans", "kmeans", "k-means", "K-MEANS"])

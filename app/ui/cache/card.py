@@ -9,6 +9,7 @@ import streamlit as st
 from analysis import cache_card as card
 from analysis.cache import others
 from analysis.numbers import memory, percent
+from app.ui import links
 from app.ui.cache import lines
 from app.ui.figure import plot
 from app.ui.guard import fragment, plain
@@ -20,8 +21,24 @@ SHAPE, MEMORY, BATCH, LENGTH, FORMAT = (f"cache_card_{name}" for name in ("shape
 THIS = "The chosen model"
 
 
+_SIZE, _BATCH, _LENGTH = (1.0, 10_000.0, 24.0), (1, 100_000, 1), (1, 100_000_000, 8192)
+"""Least, most and usual: GB, sequences, tokens."""
+_USUAL_FORMAT = 1
+
+
+def _from_link() -> None:
+    notices: list[str] = []
+    titles, formats = [*(preset.title for preset in card.PRESETS), THIS], list(card.FORMATS)
+    links.check(SHAPE, titles, titles[0], notices)
+    links.check(FORMAT, formats, formats[_USUAL_FORMAT], notices)
+    for key, (low, high, usual) in ((MEMORY, _SIZE), (BATCH, _BATCH), (LENGTH, _LENGTH)):
+        links.amount(key, low, high, f"{usual:,g}", notices)
+    links.say_above(notices)
+
+
 def render(page: Page, result: dict[str, Any]) -> None:
     """Draw the tab; its controls rerun it alone."""
+    _from_link()
     fragment(_draw, page, result)
 
 
@@ -29,10 +46,10 @@ def _draw(page: Page, result: dict[str, Any]) -> None:
     presets = {preset.title: preset for preset in card.PRESETS}
     one, two, three, four, five = st.columns([1.6, 1, 1, 1, 1.2], gap="small", vertical_alignment="bottom")
     named = one.selectbox("Model", [*presets, THIS], key=SHAPE, bind="query-params")
-    size = two.number_input("Card, GB", 1.0, 10_000.0, 24.0, key=MEMORY, bind="query-params")
-    kind = three.selectbox("Numbers", list(card.FORMATS), index=1, key=FORMAT, bind="query-params")
-    batch = four.number_input("Sequences", 1, 100_000, 1, key=BATCH, bind="query-params")
-    length = five.number_input("Tokens, for the batch", 1, 100_000_000, 8192, key=LENGTH, bind="query-params")
+    size = two.number_input("Card, GB", *_SIZE, key=MEMORY, bind="query-params")
+    kind = three.selectbox("Numbers", list(card.FORMATS), index=_USUAL_FORMAT, key=FORMAT, bind="query-params")
+    batch = four.number_input("Sequences", *_BATCH, key=BATCH, bind="query-params")
+    length = five.number_input("Tokens, for the batch", *_LENGTH, key=LENGTH, bind="query-params")
     itemsize = card.FORMATS[kind or "16 bits"]
     preset = presets.get(named)
     shape = preset.shape if preset else shape_of(page.model)

@@ -9,6 +9,7 @@ import streamlit as st
 from analysis import cache_orders as orders
 from analysis.cache_card import PRESETS
 from analysis.numbers import sig3
+from app.ui import links
 from app.ui.figure import plot
 from app.ui.guard import fragment, plain
 from app.ui.recorded import document
@@ -20,8 +21,24 @@ TIMED = "The layer that was timed"
 RECORDED = "cache-orders-cpu.json"
 
 
+_INTENSITY = (1.0, 10_000.0, 20.0)
+"""Least, most and usual."""
+
+
+def _from_link(result: dict[str, Any]) -> None:
+    notices: list[str] = []
+    shapes, cards = list(_shapes(result, document(RECORDED))), [*orders.CARDS, OWN]
+    links.check(SHAPE, shapes, shapes[0], notices)
+    links.check(BATCH, BATCHES, BATCHES[0], notices)
+    links.check(CARD, cards, cards[0], notices)
+    low, high, usual = _INTENSITY
+    links.amount(INTENSITY, low, high, f"{usual:g}", notices)
+    links.say_above(notices)
+
+
 def render(result: dict[str, Any]) -> None:
     """Draw the tab; its controls rerun it alone."""
+    _from_link(result)
     fragment(_draw, result)
 
 
@@ -34,7 +51,7 @@ def _draw(result: dict[str, Any]) -> None:
         batch = st.segmented_control(
             "Batch",
             BATCHES,
-            default=1,
+            default=BATCHES[0],
             required=True,
             key=BATCH,
             bind="query-params",
@@ -50,7 +67,7 @@ def _draw(result: dict[str, Any]) -> None:
         )
         if card == OWN:
             intensity = st.number_input(
-                "Operations a byte", 1.0, 10_000.0, 20.0, key=INTENSITY, bind="query-params", width=160,
+                "Operations a byte", *_INTENSITY, key=INTENSITY, bind="query-params", width=160,
                 help="Peak operations a second over memory bytes a second.",
             )  # fmt: skip
         else:

@@ -66,6 +66,7 @@ def _figure(shown: Shown, measured: Measured) -> None:
     result = measured.result
     notices: list[str] = []
     links.check(BY_KEY, BY, "bytes", notices, lambda by: BY[by])
+    links.say_above(notices)
     st.markdown(f"**{error_sentence(result, shown.codes.features)}**")
     with st.container(horizontal=True, vertical_alignment="center"):
         measured.badge()
@@ -89,7 +90,6 @@ def _figure(shown: Shown, measured: Measured) -> None:
             key="features_layers",
             label_visibility="collapsed",
         )
-    links.show_notices(notices)
     layer = shown.layer if which == "one" and here else None
     over = "mean over the layers" if layer is None else f"layer {layer}"
     plot(

@@ -15,7 +15,7 @@ from analysis.xattention.painted import BLOCK, MOST, PRESETS, SIDE, STRENGTH, Ju
 from analysis.xattention.scores import MODES
 from app.ui import links
 from app.ui.export import document, saveable
-from app.ui.guard import fragment, plain
+from app.ui.guard import fragment
 from app.ui.view import Page
 from app.ui.xattention.panels import Panel, easel, panels_data, part
 
@@ -30,8 +30,7 @@ def render(page: Page) -> None:
     """Draw the tab; it needs no model."""
     notices: list[str] = []
     links.check(PRESET, PRESETS, FIRST, notices, lambda name: PRESETS[name].label)
-    for notice in notices:
-        st.caption(plain(notice))
+    links.say_above(notices)
     fragment(_draw)
 
 

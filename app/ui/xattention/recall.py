@@ -36,8 +36,7 @@ def render(page: Page) -> None:
     notices: list[str] = []
     default = LONG if long else HEAD
     links.check(SCOPE, scopes, default, notices, labels.__getitem__)
-    for notice in notices:
-        st.caption(plain(notice))
+    links.say_above(notices)
     if st.session_state.get(SCOPE) not in (None, *scopes):
         st.session_state[SCOPE] = default
     scope = st.segmented_control(

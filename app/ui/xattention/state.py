@@ -40,7 +40,7 @@ def from_link(notices: list[str]) -> None:
     links.check(BLOCK, BLOCKS, Setting.block, notices)
     links.check(VOTERS, VOTERS_NAMES, Setting.voters, notices, VOTERS_NAMES.__getitem__)
     links.check(MODE, MODES, Setting.mode, notices, str.capitalize)
-    links.check(THRESHOLD, [at / 100 for at in range(101)], Setting.threshold, notices)
+    links.amount(THRESHOLD, 0, 1, f"{Setting.threshold:g}", notices)
     links.check(TAB, TABS, FIRST, notices)
 
 
@@ -140,5 +140,4 @@ def _pick_from_link(head: Head) -> None:
     if len(parts) == 2 and parts[0] and parts[1] and parts[1] <= parts[0]:
         pick(parts[0] - 1, parts[1] - 1)
     else:
-        links.keep_notices([f"In the link, block {raw[:60]} does not exist; another one is shown."])
-        st.rerun()
+        links.say_above([f"In the link, block {raw[:60]} does not exist; another one is shown."])
