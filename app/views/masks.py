@@ -71,7 +71,7 @@ def render(page: Page) -> None:
 def _opening_link(page: Page, trace: Trace) -> Page:
     """Take the router, the held pair and the part of the mask that the opening link names."""
     notices: list[str] = []
-    links.check("router", range(router_count(trace)), 0, notices, lambda r: router_label(trace, r))
+    links.check("router", range(router_count(trace)), 0, notices, lambda r: router_label(trace, r), bound=False)
     links.check("masks_tab", TABS, TABS[0], notices)
     if page.source and page.source.current:
         state.from_link(trace, notices)

@@ -65,7 +65,7 @@ def render(page: Page) -> None:
 def _opening_link(page: Page, trace: Trace) -> Page:
     """Take the router and the held token that the opening link names."""
     notices: list[str] = []
-    links.check("router", range(router_count(trace)), 0, notices, lambda r: router_label(trace, r))
+    links.check("router", range(router_count(trace)), 0, notices, lambda r: router_label(trace, r), bound=False)
     links.check("picture", PICTURES, "groups", notices, PICTURES.get)
     # Counted as in the text, from 1; held once the text that the link means is the one shown.
     raw = links.opening("tok") if page.source and page.source.current else ""

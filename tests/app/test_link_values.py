@@ -25,6 +25,7 @@ PAGES = {
         {},
         tuple(f"compare_{n}" for n in ("view", "context", "batch", "card", "rank", "numbers", "device", "text")),
     ),
+    "gpu": ({"compare_view": "On a GPU"}, ("compare_gpu",)),
     "train": (
         {"groups_tab": "Train"},
         (
@@ -54,6 +55,7 @@ PAGES = {
 }
 VIEWS = {
     "choose": "compare",
+    "gpu": "compare",
     "train": "groups",
     "collapse": "groups",
     "paint": "xattention",
@@ -61,7 +63,7 @@ VIEWS = {
     "card": "cache",
 }
 """Pages whose tab is asked for, by the view that has it."""
-HEADLESS = ("groups", "train", "collapse", "compare", "choose")
+HEADLESS = ("groups", "train", "collapse", "compare", "choose", "gpu")
 ALL = [
     (page, name)
     for page, (_, own) in PAGES.items()

@@ -150,7 +150,7 @@ def keep(group: int | None, token: int | None) -> None:
 
 def from_link(trace: Trace, current: bool, notices: list[str]) -> None:
     """Take the router, group and token that the opening link names; what does not exist is said."""
-    links.check("router", range(router_count(trace)), 0, notices, router_label)
+    links.check("router", range(router_count(trace)), 0, notices, router_label, bound=False)
     letters = [group_label(g) for g in range(group_count(trace))] if "key_bits" in trace.arrays else []
     if raw := links.opening("group"):
         if raw in letters:
