@@ -121,7 +121,7 @@ def generated(call: list[Any]) -> Callable[[], Any]:
 def by_group(call: list[Any]) -> list[Any]:
     """The same cache with the rows of each group together, as a copy of keys and values in pages would have them."""
     q, k, v, sets, offered = call
-    order = offered.argsort(-1, stable=True)
+    order = offered.argsort(dim=-1, stable=True)
     k, v = (torch.take_along_dim(x, order[..., None], 2) for x in (k, v))
     return [q, k, v, sets, offered.gather(-1, order)]
 
