@@ -97,38 +97,28 @@ def cases() -> list[dict[str, Any]]:
     found += [pads, pads | {"hard": True, "routers": 2}, pads | {"queries": 170}, pads | {"held": 2}]
     found += [{"queries": n} for n in (1, 2, 129, 299)]
     found += [{"layout": "tokens", "batch": 2, "keys": 256}]
-    found += [{**case, "fused": True} for case in ({}, {"heads": 9, "kv": 3, "routers": 3, "hard": True}, pads)]
-    found += [{**case, "split": False} for case in ({"heads": 9, "kv": 3, "routers": 3}, {"held": 2}, pads)]
+    found += [{"heads": 9, "kv": 3, "routers": 3} | case for case in (pads, {"held": 2}, {"dim": 128})]
     found += [{"gates": "alone"}, {"gates": "none"}]
     return found
 
 
 def check(case: dict[str, Any], device: str = "cuda") -> dict[str, Any]:
     """Relative errors of the output and of each gradient of one case, and whether they are within the limits."""
-    import dataclasses
-
     import torch
 
-    from focus_core.kernels.focus.triton_soft import run, soft_triton
+    from focus_core.kernels.focus.triton_soft import soft_triton
 
     call, settings = make_call(case, device)
     wants = {"alone": (0, 0, 0, 1, 1), "none": (1, 1, 1, 0, 0)}.get(case.get("gates", ""), (1, 1, 1, 1, 1))
     pull = torch.randn(*call[0].shape[:3], call[2].shape[3], device=device).to(call[0].dtype)
-    widest = max(call[0].shape[3], call[2].shape[3])
-    room = run.shared_memory(call[0].device)
-    plan = run.plan_of(call[0].dtype, widest, room, settings["key_topk"] > 1)
-    if case.get("fused"):
-        plan = dataclasses.replace(plan, queries=None)
-    if "split" in case:
-        plan = dataclasses.replace(plan, split=case["split"])
 
-    def outcome(function: Any, kind: Any, **options: Any) -> list[Any]:
+    def outcome(function: Any, kind: Any) -> list[Any]:
         inputs = [x.detach().to(kind or x.dtype).requires_grad_(bool(w)) for x, w in zip(call, wants, strict=True)]
-        out = function(*inputs, **settings, **options)
+        out = function(*inputs, **settings)
         wanting = [x for x in inputs if x.requires_grad]
         return [out.detach(), *torch.autograd.grad(out, wanting, pull.to(out.dtype))]
 
-    got = outcome(soft_triton, None, plan=plan)
+    got = outcome(soft_triton, None)
     wanted = outcome(plain, torch.float64)
     names = ["out", *(name for name, w in zip(NAMES[1:], wants, strict=True) if w)]
     errors = {}

@@ -1,13 +1,10 @@
 """The backward pass with a tile of keys held: gradients of keys, values and key memberships.
 
-The query heads that share a key head are summed in the tile, or, to fill the GPU with more and shorter programs, each
-writes its own part. ``FUSED`` adds the queries' gradients too, by atomics: each tile is then made once instead of
-twice, and the sums' order, so their rounding, changes from run to run.
+Query heads that share a key head each write their own part: more and shorter programs fill the GPU better than a sum in
+the tile, and fewer registers are spilt.
 """
 
 from __future__ import annotations
-
-from dataclasses import dataclass
 
 import torch
 import triton
@@ -20,11 +17,11 @@ from focus_core.kernels.focus.triton_soft.gate import agreement, base2, pull, ro
 
 @triton.jit
 def _queries(
-    dk, dv, dx, k, v, xk, Q, G, XQ, XK, LSE, DELTA, DQ, DXQ, j, at, first, offset, queries, base, head, gap, count,
-    qt, gt, dt, size, unit, cap_in, cap_out, floor, rest, window, sinks,
+    dk, dv, dx, k, v, xk, Q, G, XQ, XK, LSE, DELTA, j, at, first, offset, queries, base, head, gap, count,
+    qt, gt, unit, cap_in, cap_out, floor, rest, window, sinks,
     D: tl.constexpr, DV: tl.constexpr, DP: tl.constexpr, DVP: tl.constexpr, GROUPS: tl.constexpr, KP: tl.constexpr,
     NEGATIVE: tl.constexpr, CAPPED: tl.constexpr, PRODUCT: tl.constexpr, DOT: tl.constexpr, HEADS: tl.constexpr,
-    GATE: tl.constexpr, FUSED: tl.constexpr, ROWS: tl.constexpr, MASKED: tl.constexpr,
+    GATE: tl.constexpr, ROWS: tl.constexpr, MASKED: tl.constexpr,
 ):  # fmt: skip
     """Blocks of queries: ``count`` from ``base`` on, leaving out ``gap`` queries after ``head`` blocks."""
     for step in range(0, count):
@@ -61,38 +58,25 @@ def _queries(
             far = tl.where(near, 0.0, t)
         if HEADS:
             dv = tl.dot((u * w).to(g.dtype), g, dv, input_precision=DOT)
-            ds = (t * w * slope).to(q.dtype)
-            dk = tl.dot(ds, q, dk, input_precision=DOT)
-            if FUSED:
-                dq = tl.dot(tl.trans(ds), k, input_precision=DOT) * size
-                if NEGATIVE:
-                    dq = -dq
-                d = tl.arange(0, DP)
-                to = DQ + n.to(tl.int64)[:, None] * dt + d[None, :]
-                tl.atomic_add(to, dq, mask=real[:, None] & (d < D)[None, :], sem="relaxed")
+            dk = tl.dot((t * w * slope).to(q.dtype), q, dk, input_precision=DOT)
         if GATE:
             dx = pull(dx, far, apart, xq, XK, XQ, at, row, GROUPS, KP, PRODUCT, DOT)
-            if FUSED:
-                one = tl.dot(tl.trans(far.to(xk.dtype)), xk, input_precision=DOT) * rest
-                to = DXQ + n.to(tl.int64)[:, None] * KP + tl.arange(0, KP)[None, :]
-                tl.atomic_add(to, one, mask=real[:, None] & (tl.arange(0, KP) < GROUPS)[None, :], sem="relaxed")
     return dk, dv, dx
 
 
 @triton.jit(do_not_specialize=["queries", "keys", "heads", "routers", "window", "sinks"])
 def _by_keys(
-    Q, K, V, XQ, XK, FIRST, G, LSE, DELTA, DK, DV_, DX, DQ, DXQ,
-    qb, qh, qt, kb, kh, kt, vb, vh, vt, gb, gh, gt, dkb, dkh, dkt, dvb, dvh, dvt, dqb, dqh, dqt,
+    Q, K, V, XQ, XK, FIRST, G, LSE, DELTA, DK, DV_, DX,
+    qb, qh, qt, kb, kh, kt, vb, vh, vt, gb, gh, gt, dkb, dkh, dkt, dvb, dvh, dvt,
     size, unit, cap_in, cap_out, floor, rest, queries, keys, heads, routers, window, sinks,
     SHARE: tl.constexpr, D: tl.constexpr, DV: tl.constexpr, DP: tl.constexpr, DVP: tl.constexpr,
     GROUPS: tl.constexpr, KP: tl.constexpr, NEGATIVE: tl.constexpr, CAPPED: tl.constexpr, PADDED: tl.constexpr,
-    PRODUCT: tl.constexpr, DOT: tl.constexpr, HEADS: tl.constexpr, GATE: tl.constexpr, FUSED: tl.constexpr,
-    PARTS: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
+    PRODUCT: tl.constexpr, DOT: tl.constexpr, HEADS: tl.constexpr, GATE: tl.constexpr,
+    ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    parts = heads // SHARE * PARTS
-    b, part = (tl.program_id(1) // parts).to(tl.int64), (tl.program_id(1) % parts).to(tl.int64)
-    h = part // PARTS
-    r = b * routers + h // (heads // SHARE // routers)
+    b, s = (tl.program_id(1) // heads).to(tl.int64), (tl.program_id(1) % heads).to(tl.int64)
+    h = s // SHARE
+    r = b * routers + s // (heads // routers)
     first = 0
     if PADDED:
         first = tl.load(FIRST + b).to(tl.int32)
@@ -119,66 +103,35 @@ def _by_keys(
         dk = tl.zeros([BLOCK, DP], tl.float32)
         dv = tl.zeros([BLOCK, DVP], tl.float32)
         dx = tl.zeros([BLOCK, KP], tl.float32)
-        for one in range(0, SHARE // PARTS):
-            s = h * SHARE + part % PARTS * (SHARE // PARTS) + one
-            line = (b * heads + s) * queries
-            Qs, Gs = Q + b * qb + s * qh, G + b * gb + s * gh
-            DQs, DXQs = DQ + b * dqb + s * dqh, DXQ + line * KP
-            dk, dv, dx = _queries(
-                dk, dv, dx, k, v, xk, Qs, Gs, XQ, XK, LSE + line, DELTA + line, DQs, DXQs, j, at, first, offset,
-                queries, low, head, far * ROWS, total - far, qt, gt, dqt, size, unit, cap_in, cap_out, floor, rest,
-                window, sinks, D, DV, DP, DVP, GROUPS, KP, NEGATIVE, CAPPED, PRODUCT, DOT, HEADS, GATE, FUSED, ROWS,
-                True,
-            )  # fmt: skip
-            dk, dv, dx = _queries(
-                dk, dv, dx, k, v, xk, Qs, Gs, XQ, XK, LSE + line, DELTA + line, DQs, DXQs, j, at, first, offset,
-                queries, low + head * ROWS, 0, 0, far, qt, gt, dqt, size, unit, cap_in, cap_out, floor, rest,
-                window, sinks, D, DV, DP, DVP, GROUPS, KP, NEGATIVE, CAPPED, PRODUCT, DOT, HEADS, GATE, FUSED, ROWS,
-                False,
-            )  # fmt: skip
+        line = tl.program_id(1).to(tl.int64) * queries
+        Q += b * qb + s * qh
+        G += b * gb + s * gh
+        dk, dv, dx = _queries(
+            dk, dv, dx, k, v, xk, Q, G, XQ, XK, LSE + line, DELTA + line, j, at, first, offset, queries,
+            low, head, far * ROWS, total - far, qt, gt, unit, cap_in, cap_out, floor, rest, window, sinks,
+            D, DV, DP, DVP, GROUPS, KP, NEGATIVE, CAPPED, PRODUCT, DOT, HEADS, GATE, ROWS, True,
+        )  # fmt: skip
+        dk, dv, dx = _queries(
+            dk, dv, dx, k, v, xk, Q, G, XQ, XK, LSE + line, DELTA + line, j, at, first, offset, queries,
+            low + head * ROWS, 0, 0, far, qt, gt, unit, cap_in, cap_out, floor, rest, window, sinks,
+            D, DV, DP, DVP, GROUPS, KP, NEGATIVE, CAPPED, PRODUCT, DOT, HEADS, GATE, ROWS, False,
+        )  # fmt: skip
         there = (j < keys)[:, None]
         to = j.to(tl.int64)[:, None]
         if HEADS:
             d, w = tl.arange(0, DP)[None, :], tl.arange(0, DVP)[None, :]
             dk = (dk * size).to(DK.dtype.element_ty)
-            tl.store(DK + b * dkb + part * dkh + to * dkt + d, dk, mask=there & (d < D))
-            tl.store(DV_ + b * dvb + part * dvh + to * dvt + w, dv.to(DV_.dtype.element_ty), mask=there & (w < DV))
+            tl.store(DK + b * dkb + s * dkh + to * dkt + d, dk, mask=there & (d < D))
+            tl.store(DV_ + b * dvb + s * dvh + to * dvt + w, dv.to(DV_.dtype.element_ty), mask=there & (w < DV))
         if GATE:
             to += tl.program_id(1).to(tl.int64) * keys
             tl.store(DX + to * KP + tl.arange(0, KP)[None, :], dx * rest, mask=there)
 
 
-@dataclass(frozen=True)
-class KeyGradients:
-    """What ``by_keys`` computes; a field is None where nobody wants it.
-
-    Attributes:
-        k: (B, Hkv, parts, Nk, D).
-        v: (B, Hkv, parts, Nk, Dv).
-        xk: (B, Hkv * parts, Nk, KP) in fp32.
-        q: (B, Hq, Nq, D) in fp32; None unless fused.
-        xq: (B, Hq, Nq, KP) in fp32; None unless fused.
-    """
-
-    k: torch.Tensor | None
-    v: torch.Tensor | None
-    xk: torch.Tensor | None
-    q: torch.Tensor | None
-    xq: torch.Tensor | None
-
-
 def by_keys(
-    call: Call,
-    grad: torch.Tensor,
-    lse: torch.Tensor,
-    delta: torch.Tensor,
-    heads: bool,
-    gate: bool,
-    tile: Tile,
-    split: bool,
-    fused: bool,
-) -> KeyGradients:
-    """Gradients of keys and values (where ``heads``) and of key memberships (where ``gate``).
+    call: Call, grad: torch.Tensor, lse: torch.Tensor, delta: torch.Tensor, heads: bool, gate: bool, tile: Tile
+) -> tuple[torch.Tensor | None, torch.Tensor | None, torch.Tensor | None]:
+    """Gradients of keys and values (where ``heads``) and of key memberships (where ``gate``), a part a query head.
 
     Args:
         call: the call.
@@ -188,29 +141,26 @@ def by_keys(
         heads: whether q, k and v want gradients.
         gate: whether memberships want gradients.
         tile: sizes.
-        split: each query head writes its own part instead of being summed with those that share its key head.
-        fused: add the queries' gradients too.
+
+    Returns:
+        (B, Hkv, share, Nk, D) and (B, Hkv, share, Nk, Dv), whose sums over ``share`` are the gradients, and
+        (B, Hq, Nk, KP) in fp32; None where nobody wants it.
     """
     q, k, v = call.q, call.k, call.v
     batch, kv_heads, keys, dim = k.shape
-    parts = call.share if split else 1
-    groups = call.xk.shape[3]
-    # Pads are in no tile; in fp32, because the parts are still to be summed.
+    count, share, groups = q.shape[1], call.share, call.xk.shape[3]
+    # Pads are in no tile; in fp32 where the parts are still to be summed.
     new = torch.empty if call.first is None else torch.zeros
-    kind = {"device": q.device, "dtype": q.dtype if parts == 1 else torch.float32}
-    wide = {"device": q.device, "dtype": torch.float32}
-    dk = new(batch, kv_heads * parts, keys, dim, **kind) if heads else None
-    dv = new(batch, kv_heads * parts, keys, v.shape[3], **kind) if heads else None
-    dx = new(batch, kv_heads * parts, keys, groups, **wide) if gate else None
-    dq = torch.zeros(q.shape, **wide) if heads and fused else None
-    dxq = torch.zeros(*q.shape[:3], groups, **wide) if gate and fused else None
-    to = [lse if x is None else x for x in (dk, dv, dx, dq, dxq)]
-    _by_keys[(cover(keys, tile.keys), batch * kv_heads * parts)](
+    kind = {"device": q.device, "dtype": q.dtype if share == 1 else torch.float32}
+    dk = new(batch, count, keys, dim, **kind) if heads else None
+    dv = new(batch, count, keys, v.shape[3], **kind) if heads else None
+    dx = new(batch, count, keys, groups, device=q.device, dtype=torch.float32) if gate else None
+    to = [lse if x is None else x for x in (dk, dv, dx)]
+    _by_keys[(cover(keys, tile.keys), batch * count)](
         q, k, v, call.xq, call.xk, call.xk if call.first is None else call.first, grad, lse, delta, *to,
         *q.stride()[:3], *k.stride()[:3], *v.stride()[:3], *grad.stride()[:3], *to[0].stride()[:3],
-        *to[1].stride()[:3], *to[3].stride()[:3], call.size, *call.factors, *call.sizes, **call.constants,
-        HEADS=heads, GATE=gate, FUSED=fused, PARTS=parts, ROWS=tile.rows, BLOCK=tile.keys,
-        num_warps=tile.warps, num_stages=tile.stages,
+        *to[1].stride()[:3], call.size, *call.factors, *call.sizes, **call.constants,
+        HEADS=heads, GATE=gate, ROWS=tile.rows, BLOCK=tile.keys, num_warps=tile.warps, num_stages=tile.stages,
     )  # fmt: skip
-    dk, dv = (None if x is None else x.view(batch, kv_heads, parts, keys, -1) for x in (dk, dv))
-    return KeyGradients(dk, dv, dx, dq, dxq)
+    dk, dv = (None if x is None else x.view(batch, kv_heads, share, keys, -1) for x in (dk, dv))
+    return dk, dv, dx
