@@ -14,12 +14,13 @@ from focus_core.kernels.focus.flash.applies import call_refusal, same_memory, sa
 from focus_core.kernels.focus.flash.attend import attend_groups
 from focus_core.kernels.focus.flash.scatter import scatter_tokens
 from focus_core.kernels.focus.flash.sort import sort_tokens
-from focus_core.kernels.focus.flash.tiled import ROUND_SLOTS, tiled_pass
+from focus_core.kernels.focus.flash.tiled import tiled_pass
 from focus_core.kernels.focus.triton.applies import triton_refusal
 from focus_core.kernels.focus.triton.near_pass import SortedPart, near_pass
+from focus_core.kernels.focus.triton.pieces import TILED_STANDING
 from focus_core.kernels.focus.triton.plan import most_members
-from focus_core.kernels.focus.triton.run import focus_triton
-from focus_core.kernels.focus.triton.tiles import apart_tile, fitted, scores_of, shared_memory
+from focus_core.kernels.focus.triton.run import FarPass, focus_triton
+from focus_core.kernels.focus.triton.tiles import apart_tile, begun_tile, fitted, scores_of, shared_memory
 
 
 def focus_flash(
@@ -39,7 +40,8 @@ def focus_flash(
         # Decoding, and calls without a far key, are Triton's.
         return focus_triton(
             q, k, v, query_bits, key_bits, window=window, sinks=sinks, first_key=first_key, scale=scale,
-            softcap=softcap, return_lse=return_lse, members=members, groups=(tiled_pass, ROUND_SLOTS),
+            softcap=softcap, return_lse=return_lse, members=members,
+            far=FarPass(tiled_pass, begun_tile, TILED_STANDING),
         )  # fmt: skip
     same = same_memory(query_bits, key_bits)
     q, k, v = (x if x.stride(3) == 1 else x.contiguous() for x in (q, k, v))

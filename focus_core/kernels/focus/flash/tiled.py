@@ -16,9 +16,6 @@ from focus_core.kernels.focus.triton.group_pass import Started, group_pass
 from focus_core.kernels.focus.triton.plan import Plan
 from focus_core.kernels.focus.triton.tiles import Scores, Tile, padded
 
-ROUND_SLOTS = 2
-"""Groups of a query that one round serves: three copies of its queries' size stand at a time, two of them at once."""
-
 
 @triton.jit(do_not_specialize=["query_room", "key_room"])
 def _spread(

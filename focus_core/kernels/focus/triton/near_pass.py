@@ -91,13 +91,18 @@ def _near_pass(
         Kh, Vh = K + b * kb + (h // SHARE) * kh, V + b * vb + (h // SHARE) * vh
         high = tl.minimum(tl.program_id(0) * ROWS + ROWS, queries) + offset
         low = tl.maximum(tl.program_id(0) * ROWS + offset - window + 1, first)
+        if SORTED:
+            # Read a block ahead: in the loop its wait would stand before every product.
+            j = low + tl.arange(0, BLOCK)
+            theirs = tl.load(groups + j, mask=j < high, other=-2)
         for start in range(low, high, BLOCK):
             j = start + tl.arange(0, BLOCK)
             k, v = _keys(Kh, Vh, j, low, high, kt, vt, D, DV, DP, DVP)
             # Below 0 is past every window when read as unsigned: one comparison for both ends.
             keep = (i[:, None] - j[None, :]).to(tl.uint32) < window.to(tl.uint32)
             if SORTED:
-                keep &= group[:, None] != tl.load(groups + j, mask=j < high, other=-2)[None, :]
+                keep &= group[:, None] != theirs[None, :]
+                theirs = tl.load(groups + j + BLOCK, mask=j + BLOCK < high, other=-2)
             m, l, acc = block_step(q, k, v, keep, m, l, acc, unit, cap_in, cap_out, True, CAPPED, DOT)
         high = tl.minimum(first + sinks, high - window)
         for start in range(first, high, SINKS):

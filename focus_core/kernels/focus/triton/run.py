@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
 import torch
 
 from focus_core.errors import Unsupported
@@ -11,20 +14,31 @@ from focus_core.kernels.focus.triton.decode import decode
 from focus_core.kernels.focus.triton.gather import gather_keys
 from focus_core.kernels.focus.triton.group_pass import group_pass
 from focus_core.kernels.focus.triton.near_pass import SlotParts, near_pass
+from focus_core.kernels.focus.triton.pieces import pieces_of, views
 from focus_core.kernels.focus.triton.plan import make_plan, most_members
-from focus_core.kernels.focus.triton.tiles import fitted, group_tile, near_tile, scores_of, shared_memory
+from focus_core.kernels.focus.triton.tiles import Tile, fitted, group_tile, near_tile, scores_of, shared_memory
 
-ROUND_SLOTS = 4
-"""Groups of a query that one round serves: it bounds the memory for the parts that are merged."""
+
+class FarPass(NamedTuple):
+    """Another pass for groups that share no pair.
+
+    Attributes:
+        run: called as ``tiled_pass`` is.
+        tile: its sizes by type and widest head.
+        standing: groups of a query, over all heads, whose parts stand at a time: heads are served in pieces.
+    """
+
+    run: Callable[..., Any]
+    tile: Callable[[torch.dtype, int], Tile]
+    standing: int
 
 
 def focus_triton(
-    q, k, v, query_bits, key_bits, *, window, sinks, first_key, scale, softcap, return_lse, members=None, groups=None
+    q, k, v, query_bits, key_bits, *, window, sinks, first_key, scale, softcap, return_lse, members=None, far=None
 ):
     """Focus's attention; arguments as in ``focus_attention``, already checked.
 
-    ``groups`` is another pass for groups that share no pair, called as ``tiled_pass`` is, and how many groups of a
-    query a round of it serves.
+    ``far`` is a ``FarPass`` instead of the group pass, or None.
 
     Raises:
         Unsupported: where the kernels do not serve the call, with the reason.
@@ -41,30 +55,42 @@ def focus_triton(
     if members is None:
         members = most_members(query_bits, key_bits)
         _refuse(triton_refusal(q, k, v, members))
-    out = q.new_empty(*q.shape[:3], v.shape[3])
     looked, held = members
+    two_sided = looked > 1 and held > 1
+    if two_sided:
+        far = None
+    parts, slots = pieces_of(k.shape[0] * k.shape[1], looked, None if far is None else far.standing)
+    out = q.new_empty(*q.shape[:3], v.shape[3])
     lse = None
-    if return_lse or looked > (ROUND_SLOTS if groups is None else groups[1]):
+    if return_lse or looked > slots:
         lse = torch.empty(q.shape[:3], dtype=torch.float32, device=q.device)
     room = shared_memory(q.device)
-    far, near = (fitted(of(q.dtype, widest), q.dtype, widest, room) for of in (group_tile, near_tile))
+    kind = q.dtype, widest
+    near = fitted(near_tile(*kind), *kind, room)
     if looked == 0 or held == 0 or window + sinks >= keys:
         near_pass((q, k, v), out, lse, None, query_bits, first, window, sinks, scores, near)
         return (out, lse) if return_lse else out
-    sorted_keys = None
-    two_sided = looked > 1 and held > 1
-    pass_groups, most = (None, ROUND_SLOTS) if groups is None or two_sided else groups
-    for skip in range(0, looked, most):
-        slots = min(most, looked - skip)
-        plan = make_plan(query_bits, key_bits, first, window, sinks, members, skip, slots, far.rows)
-        # The keys lie alike in every round.
-        sorted_keys = sorted_keys or gather_keys(k, v, plan, key_bits.shape[1])
-        if pass_groups is None:
-            found = group_pass(q, *sorted_keys, plan, query_bits, key_bits, two_sided, scores, far)
-        else:
-            found = pass_groups(q, *sorted_keys, plan, query_bits, key_bits, scores, far, scale, softcap)
-        parts = SlotParts(*found, plan.over, skip)
-        near_pass((q, k, v), out, lse, parts, query_bits, first, window, sinks, scores, near)
+    tile = fitted((group_tile if far is None else far.tile)(*kind), *kind, room)
+
+    def serve(q, k, v, query_bits, key_bits, first, out, lse):
+        sorted_keys = None
+        for skip in range(0, looked, slots):
+            plan = make_plan(
+                query_bits, key_bits, first, window, sinks, members, skip, min(slots, looked - skip), tile.rows
+            )
+            # The keys lie alike in every round.
+            sorted_keys = sorted_keys or gather_keys(k, v, plan, key_bits.shape[1])
+            if far is None:
+                found = group_pass(q, *sorted_keys, plan, query_bits, key_bits, two_sided, scores, tile)
+            else:
+                found = far.run(q, *sorted_keys, plan, query_bits, key_bits, scores, tile, scale, softcap)
+            found = SlotParts(*found, plan.over, skip)
+            near_pass((q, k, v), out, lse, found, query_bits, first, window, sinks, scores, near)
+            # The next round's take this memory.
+            del found, plan
+
+    for piece in views((q, k, v, query_bits, key_bits, first, out, lse), parts):
+        serve(*piece)
     return (out, lse) if return_lse else out
 
 

@@ -94,8 +94,13 @@ def group_tile(dtype: torch.dtype, widest: int) -> Tile:
     if dtype == torch.float32:
         return Tile(64, 32, 4, 2) if widest <= 64 else Tile(32, 32, 4, 1)
     if widest <= 64:
-        return Tile(128, 64, 8, 3)
+        return Tile(64, 64, 4, 3, copies=True)
     return Tile(128, 64, 8, 3, copies=True) if widest <= 128 else Tile(128, 32, 8, 2)
+
+
+def begun_tile(dtype: torch.dtype, widest: int) -> Tile:
+    """Sizes of that pass where flash-attn-4 begins it: its own tiles have 128 rows and more."""
+    return Tile(128, 64, 8, 3) if widest <= 64 else group_tile(dtype, widest)
 
 
 def near_tile(dtype: torch.dtype, widest: int) -> Tile:
@@ -103,13 +108,13 @@ def near_tile(dtype: torch.dtype, widest: int) -> Tile:
     if dtype == torch.float32:
         return Tile(64, 32, 4, 2) if widest <= 64 else Tile(32, 32, 4, 1)
     if widest <= 64:
-        return Tile(64, 64, 4, 2)
+        return Tile(64, 32, 4, 3)
     return Tile(64, 64, 4, 3) if widest <= 128 else Tile(64, 32, 4, 2)
 
 
 def apart_tile(dtype: torch.dtype, widest: int) -> Tile:
     """Sizes of that pass where it leaves out the pairs that share a group."""
-    return near_tile(dtype, widest)
+    return Tile(64, 32, 4, 3) if widest <= 128 else near_tile(dtype, widest)
 
 
 def fitted(tile: Tile, dtype: torch.dtype, widest: int, room: float) -> Tile:
