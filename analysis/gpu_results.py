@@ -190,6 +190,20 @@ def named(row: Row) -> str:
     return ", ".join(filter(None, (method.get(row.method, row.method), shape_of(row), setting_of(row))))
 
 
+def training_of(row: Row) -> str:
+    """What was trained: ``a layer, 9 heads on 3 x 64, K=16 q4k1``."""
+    steps = f"a step of {row['layers']} layers" if row["layers"] is not None else "a step"
+    return ", ".join(filter(None, (steps if row["what"] == "step" else "a layer", shape_of(row), setting_of(row))))
+
+
+def chunks_of(row: Row) -> str:
+    """Time and memory of the chunks that trained before: why they could not run, where they could not."""
+    time, extra = row.median("chunked_ms"), row["chunked_extra_mb"]
+    if time is None:
+        return str((row["not_run"] or {}).get("chunked", NONE))
+    return ", ".join([duration(time), *([f"{sig3(extra)} MiB"] if extra is not None else [])])
+
+
 def stages_of(row: Row) -> dict[str, float]:
     """Milliseconds of each stage, as people call it, in the order that they run."""
     found = row["stages_ms"] or {}

@@ -80,7 +80,7 @@ def layer(tokens: int, hard: bool, repeats: int) -> dict[str, Any]:
     call = [x.detach().requires_grad_() for x in call]
     pull = torch.randn_like(call[0])
     row: dict[str, Any] = {"method": "training", "phase": "training", "what": "layer", "gate": GATES[hard]}
-    row |= {"tokens": tokens, "batch": 1, **SIZES, "dtype": "bfloat16", "left_out": {}}
+    row |= {"tokens": tokens, "batch": 1, **SIZES, "dtype": "bfloat16", "not_run": {}}
     runs: dict[str, tuple[Callable[[], Any], Callable[[], Any]]] = {}
     memory: dict[str, float] = {}
     for name, (ahead, inputs) in ways(call, settings).items():
@@ -93,12 +93,12 @@ def layer(tokens: int, hard: bool, repeats: int) -> dict[str, Any]:
             memory[name] = peak_mb(both)
             runs[name] = (ahead, both)
         except torch.OutOfMemoryError:
-            row["left_out"][name] = "out of memory"
+            row["not_run"][name] = "out of memory"
         except Exception as problem:
             if name == "focus":
                 raise
             # A kernel that has no backward of this shape must not hide the others.
-            row["left_out"][name] = f"{type(problem).__name__}: {problem}".partition("\n")[0][:200]
+            row["not_run"][name] = f"{type(problem).__name__}: {problem}".partition("\n")[0][:200]
         torch.cuda.empty_cache()
     times: dict[str, list[tuple[float, float]]] = {name: [] for name in runs}
     for repeat in range(repeats):
@@ -166,7 +166,7 @@ def training_step(tokens: int, gate: str, backends: tuple[str, ...], repeats: in
         optimizer.step()
 
     row: dict[str, Any] = {"method": "training", "phase": "training", "what": "step", "gate": gate, "tokens": tokens}
-    row |= {"batch": 1, "layers": facts.layers, "dtype": "bfloat16", **SIZES, "left_out": {}}
+    row |= {"batch": 1, "layers": facts.layers, "dtype": "bfloat16", **SIZES, "not_run": {}}
     times: dict[str, list[float]] = {}
     for backend in backends:
         lead = "" if backend == "auto" else f"{backend}_"
@@ -180,7 +180,7 @@ def training_step(tokens: int, gate: str, backends: tuple[str, ...], repeats: in
         except torch.OutOfMemoryError:
             if backend == "auto":
                 raise
-            row["left_out"][backend] = "out of memory"
+            row["not_run"][backend] = "out of memory"
         optimizer.zero_grad()
         torch.cuda.empty_cache()
     if "chunked" in times:

@@ -61,6 +61,7 @@ def page(rows: Sequence[Row]) -> str:
         _stages(kept, runs),
         *_decode(kept, runs),
         *_models(kept, runs),
+        *_training(kept, runs),
         *_tried(rows, runs),
         "## The runs\n",
         "\n".join(runs.listed()) + "\n",
@@ -147,7 +148,16 @@ def _models(rows: list[Row], runs: Runs) -> list[str]:
     found = [row for row in rows if row.method == "model" and row["phase"] is not None]
     if not found:
         return []
-    head = ("model", "positions", "phase", "tokens", "attention by", "ms", "attention's share", "whole model faster")
+    head: tuple[str, ...] = (
+        "model",
+        "positions",
+        "phase",
+        "tokens",
+        "attention by",
+        "ms",
+        "attention's share",
+        "whole model faster",
+    )
     head += ("attention alone faster", "peak memory", "run")
     lines = []
     for row in found:
@@ -164,6 +174,37 @@ def _models(rows: list[Row], runs: Runs) -> list[str]:
         {f"- {row['model']}, {row['line']}: {row['left_out']}" for row in rows if row["left_out"] is not None}
     )
     return ["## Whole models\n", said, _table(head, lines), *(["\n".join(left) + "\n"] if left else [])]
+
+
+def _training(rows: list[Row], runs: Runs) -> list[str]:
+    found = [row for row in rows if row["phase"] == "training"]
+    if not found:
+        return []
+    head: tuple[str, ...] = (
+        "what",
+        "gate",
+        "tokens",
+        "ms",
+        "extra memory",
+        "in chunks, as before",
+        "faster than chunks",
+    )
+    head += ("fastest dense", "faster than dense", "error", "run")
+    lines = []
+    for row in found:
+        gate = str(row["gate"] or NONE).replace("_", "-")
+        where = (words.training_of(row), gate, f"{row['tokens']:,}")
+        own = (sig3(row.median("ms")), words.extra_memory(row))
+        chunks = (words.chunks_of(row), times(row["against_chunked"]))
+        dense = f"{row.baseline()} {duration(row.baseline_ms())}" if row["baseline"] else NONE
+        lines.append((*where, *own, *chunks, dense, times(row["speedup"]), words.error(row), runs.mark(row)))
+    said = (
+        "What trains Focus's router: the soft gates compute every causal pair, forward and backward, as dense "
+        "attention does, and the pairs that the served mask drops too. A layer's time is attention's forward and "
+        "backward, dense without a router's gradients; a step is an optimizer step of the router inside the whole "
+        "model.\n"
+    )
+    return ["## Training\n", said, _table(head, lines)]
 
 
 def _tried(rows: Sequence[Row], runs: Runs) -> list[str]:

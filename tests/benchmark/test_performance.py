@@ -6,6 +6,7 @@ import pytest
 
 from analysis.gpu_results import rows_of
 from analysis.gpu_targets import MET, MISSED, TARGETS, UNMEASURED, outcomes
+from benchmarks.gpu_focus_training import against
 from benchmarks.performance import CHANGED, PAGE, page, recorded
 from tests.gpu_documents import SPREAD, document, prefill
 
@@ -95,6 +96,20 @@ def test_whole_models_have_both_ratios():
     assert "| M, random weights | as configured | prefill | 131,072 | Focus K=16 q1k1 | 2.00 | 25.0 % | 1.50× " in said
     assert "| 1.50× | 9.00× | 40.0 GB |" in said
     assert "- M, XAttention: no kernel." in said
+
+
+def test_training_stands_beside_dense_and_the_chunks():
+    times = {"focus": [(1.0, 8.0), (1.0, 10.0)], "chunked": [(9.0, 40.0), (9.0, 40.0)], "cudnn": [(1.0, 4.0)] * 2}
+    row = {"method": "training", "phase": "training", "what": "layer", "gate": "straight_through", "tokens": 8192}
+    row |= {"heads": 9, "kv": 3, "dim": 64, "groups": 16, "looks": 4, "error": 1e-3, "not_run": {}}
+    row |= against(times, {"focus": 50.0, "chunked": 7000.0, "cudnn": 20.0})
+    step = {"method": "training", "phase": "training", "what": "step", "layers": 30, "gate": "soft", "tokens": 32768}
+    step |= {"ms": SPREAD, "extra_mb": 9000.0, "not_run": {"chunked": "out of memory"}}
+    said = page(rows_of([document(row, step)]))
+    assert "| a layer, 9 heads on 3 x 64, K=16 q4k1 | straight-through | 8,192 | 9.00 | 50.0 MiB | " in said
+    assert "| 40.0 ms, 7,000 MiB | 4.50× | cuDNN 4.00 ms | 0.450× | 1.0e-03 |" in said
+    assert "| a step of 30 layers | soft | 32,768 | 2.00 | 9,000 MiB | out of memory | – | – | – | – |" in said
+    assert "## Training" not in page(rows_of([document(prefill(131072, 9.5))]))
 
 
 @pytest.mark.parametrize(
