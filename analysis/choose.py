@@ -285,7 +285,8 @@ def answer(choices: Sequence[Choice], ask: Ask, model: str) -> str:
     where = f"{model} at {ask.context:,} tokens"
     able = [c for c in choices if not c.why_not]
     if not able:
-        return f"Nothing runs {where} as asked: see why in the last lines."
+        why = next((c.why_not for c in choices if c.line.is_dense), "see why beside each")
+        return f"Nothing runs {where} as asked: {why.rstrip('.')}."
     ranked = [c for c in able if c.rank]
     unknown = len(able) - len(ranked)
     rest = f" {unknown} of the {len(able)} that run here {'has' if unknown == 1 else 'have'} no such record."

@@ -57,7 +57,7 @@ def figure(found: dict[str, Any]) -> go.Figure:
         mode="markers+text",
         name="measured, a layer",
         text=[str(row["layer"]) for row in rows],
-        textposition="top center",
+        textposition="middle right",
         marker={"size": 10, "color": KEPT},
         error_y={
             "array": [row["speedup"]["p90"] - row["speedup"]["median"] for row in rows],

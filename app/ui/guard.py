@@ -12,6 +12,7 @@ from streamlit.runtime.scriptrunner import RerunException, StopException
 from focus_core.errors import FocusError
 
 log = logging.getLogger("focus_lab")
+_WHOLE = "_whole"
 
 
 def show_error(message: str, hint: str = "") -> None:
@@ -40,7 +41,20 @@ def fragment(draw: Callable[..., None], *arguments: Any, run_every: float | None
 
 
 def _part(draw: Callable[..., None], *arguments: Any) -> None:
+    if st.session_state.pop(_WHOLE, False):
+        st.rerun()
     guarded(lambda: draw(*arguments))
+
+
+def wholly(change: Callable[..., None], *arguments: Any) -> None:
+    """A button's callback whose change concerns the whole page, also where the button stands in a part of it."""
+    st.session_state[_WHOLE] = True
+    change(*arguments)
+
+
+def drawn_whole() -> None:
+    """The page is drawn from its beginning."""
+    st.session_state.pop(_WHOLE, None)
 
 
 def _way_out() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import streamlit as st
 
 from app.ui import selection, texts
-from app.ui.guard import plain, reset, show_error
+from app.ui.guard import plain, reset, show_error, wholly
 from app.ui.jobs import begin, job_status, leave, priced
 from app.ui.settings import variant_label
 from app.ui.view import Page
@@ -54,7 +54,9 @@ def run_box(page: Page) -> None:
         if page.source and page.source.current and page.source.kind == "opened":
             name = st.session_state["_opened"].get("name", "a file")
             st.caption(f":material/folder_open: Read from {plain(name)}; it needs no model.")
-            st.button("Close the file", key="close_file", type="tertiary", on_click=selection.close_opened)
+            st.button(
+                "Close the file", key="close_file", type="tertiary", on_click=wholly, args=(selection.close_opened,)
+            )
             return
         if job is not None and not job.finished:
             prepare = _preparation(page)
@@ -121,7 +123,7 @@ def _run_button(page: Page, request: dict[str, Any]) -> None:
     if page.text is None:
         st.button("Run", type="primary", disabled=True, width="stretch", key="run_nothing")
         st.caption("There is no text to run yet: paste one at the left, or choose a shipped one.")
-        st.button("Take a shipped passage", key="way_text", on_click=use_text, args=(texts.names()[0],))
+        st.button("Take a shipped passage", key="way_text", on_click=wholly, args=(use_text, texts.names()[0]))
         return
     try:
         cost = page.engine.estimate("trace", request)
@@ -146,8 +148,8 @@ def ways_out(page: Page, words: str) -> None:
             st.button(
                 f"Take the first {count:,} tokens",
                 key="way_limit",
-                on_click=texts.set_limit,
-                args=(page.text.text, count, page.model),
+                on_click=wholly,
+                args=(texts.set_limit, page.text.text, count, page.model),
             )
     lacks = _NO_GROUPS in words
     if lacks:
@@ -155,11 +157,11 @@ def ways_out(page: Page, words: str) -> None:
 
         ways.without_groups(page, "way_groups")
     if page.text is None or page.text.name is None:
-        st.button("Take a shipped passage", key="way_text", on_click=use_text, args=(texts.names()[0],))
+        st.button("Take a shipped passage", key="way_text", on_click=wholly, args=(use_text, texts.names()[0]))
     if page.variant != "dense":
-        st.button("Look at dense attention", key="way_dense", on_click=use_variant, args=("dense",))
+        st.button("Look at dense attention", key="way_dense", on_click=wholly, args=(use_variant, "dense"))
     if "two tokens" not in words and not lacks:
-        st.button("Try again", key="way_again", icon=":material/refresh:", on_click=try_again, args=(page,))
+        st.button("Try again", key="way_again", icon=":material/refresh:", on_click=wholly, args=(try_again, page))
     if st.button("Back to the shipped example", key="way_reset", icon=":material/restart_alt:"):
         reset()
 

@@ -11,6 +11,7 @@ import streamlit as st
 
 from app.ui import files, links, reopen, selection, settings, texts
 from app.ui.engine import get_engine, session_id
+from app.ui.guard import drawn_whole
 from app.ui.jobs import job_status
 from app.ui.preload import preload_charts
 from app.ui.view import Page, View
@@ -25,6 +26,7 @@ def select(view: View) -> Page:
     """Draw the controls that the view needs and build its Page; what is not shown keeps its last value."""
     engine = get_engine()
     notices: list[str] = []
+    drawn_whole()
     links.rewrite()
     reopen.from_link(engine, notices)
     with st.sidebar:

@@ -20,6 +20,9 @@ from app.ui.view import Needs, Page, View
 from app.ui.xattention import source, state
 from app.ui.xattention.blocks import blocks_data, canvas, part
 
+_FORCED = 2
+"""Blocks of a row that are kept whatever their score."""
+
 
 def render(page: Page) -> None:
     """Draw the page."""
@@ -96,6 +99,11 @@ def _answer(page: Page, shown: Head, layer: int, head: int) -> None:
         best=max(best, shown.mass),
     )
     st.markdown(f"#### {said}", help=plain(what_ran(page.trace)))
+    if shown.blocks <= _FORCED:
+        long = "one block" if shown.blocks == 1 else f"{shown.blocks} blocks"
+        st.caption(
+            f"The text is {long} long. The first one and a row's own are always kept: nothing is left to choose."
+        )
 
 
 def _controls(page: Page, head: int) -> None:

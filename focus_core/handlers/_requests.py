@@ -78,7 +78,7 @@ def check_length(
     Args:
         request: with ``model`` and a text.
         needed: tokens that would be read.
-        shorter: the way out for a limit of so many tokens.
+        shorter: the way out for a limit of so many tokens; empty where there is none.
         longer: what else helps where the text is too short.
 
     Returns:
@@ -92,7 +92,7 @@ def check_length(
     if needed > tokens * (1 if exact else _JUDGED_SLACK):
         raise TooLarge(
             f"The text has {'' if exact else 'about '}{tokens:,} tokens and {needed:,} were asked for.",
-            f"{shorter(tokens)}, or {longer}.",
+            f"{way}, or {longer}." if (way := shorter(tokens)) else f"Take {longer}.",
         )
     shape = shape_of(model)
     if shape is not None and needed > shape.context:

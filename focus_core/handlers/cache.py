@@ -36,7 +36,7 @@ def estimate(request: dict[str, Any], host: Host) -> Estimate:
     shape, _ = requests.check_length(
         request,
         need,
-        shorter=lambda most: f"Take a prompt of up to {max(2, most - decoded):,} tokens",
+        shorter=lambda most: f"Take a prompt of up to {most - decoded:,} tokens" if most > decoded + 1 else "",
         longer="a longer text",
     )
     if shape is None:

@@ -8,6 +8,7 @@ from streamlit.testing.v1 import AppTest
 from app.ui import selection
 from app.ui.cache import lines
 from focus_core import assets
+from focus_core.errors import TooLarge
 from tests.app import fake, fake_cache
 from tests.app.opening import MAIN, engine, said
 
@@ -101,6 +102,19 @@ def test_what_does_not_fit_is_a_sentence_with_a_button_that_works(start):
     at.button(key="cache_way_short").click().run()
     assert at.session_state["cache_prompt"] == 1024
     assert at.button(key="cache_run_button").label.startswith("Run")
+
+
+def test_a_text_too_short_for_any_prompt_is_offered_another_text(start, monkeypatch):
+    def refused(self, kind, request):
+        raise TooLarge("The text has about 10 tokens and 96 were asked for.", "Take a longer text.")
+
+    monkeypatch.setattr(fake_cache.CacheEngine, "estimate", refused)
+    at = start(text="Your own text …")
+    at.text_area(key="own_text").set_value("The cat sat on the mat.").run()
+    assert "Take a longer text." in said(at)
+    assert not [b for b in at.button if b.key == "cache_way_short"]
+    at.button(key="cache_way_text").click().run()
+    assert at.selectbox(key="text").value != "own"
 
 
 def record(folder, **changes):

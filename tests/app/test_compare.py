@@ -211,6 +211,10 @@ def test_recorded_results_are_the_first_paint_with_where_and_when(start, tmp_pat
     assert "On the recorded text at 2,048 tokens" in words
     assert "recorded" in words
     assert "a laptop's CPU, persuasion, 2026-11-29" in words
+    other = said(opened(compare_view="Measure", model="gpt2-novels"))
+    assert "#### SmolLM2-135M-Instruct: On the recorded text at 2,048 tokens" in other
+    assert "Shown is SmolLM2-135M-Instruct, not GPT-2 novels, 3.7 M weights: press Run" in other
+    assert "Shown is" not in words
     at.session_state["compare_by"] = "pairs"
     at.run()
     squares = [t for t in figure(at, "compare_frontier")["data"] if t["marker"].get("symbol") == "square-open"]

@@ -46,6 +46,16 @@ def lines(at: AppTest):
     return next(d.value for d in at.dataframe if "Runs here" in d.value.columns)
 
 
+def test_a_context_that_the_model_cannot_read_is_said_with_the_nearest_that_it_can(start):
+    at = start(model="gpt2-novels")
+    assert "at 4,096 tokens as asked: the model reads at most 1,024 tokens." in said(at)
+    assert at.button(key="compare_nearest").label == "Take 1,024 tokens"
+    at.button(key="compare_nearest").click().run()
+    assert at.session_state["compare_context"] == 1024
+    assert "Nothing runs" not in said(at)
+    assert not [b for b in at.button if b.key == "compare_nearest"]
+
+
 def test_the_page_opens_on_what_to_choose_ranked_by_what_was_recorded(start):
     at = start()
     assert at.session_state["compare_view"] == "Choose"
@@ -74,7 +84,7 @@ def test_the_controls_rank_anew_stand_in_the_link_and_grey_what_does_not_fit(sta
     at.selectbox(key="compare_card").set_value(4).run()
     at.selectbox(key="compare_numbers").set_value("bfloat16").run()
     assert "needs 7.11 GB, and the card has 4.00 GB" in set(lines(at)["Runs here"])
-    assert "Nothing runs" in said(at)
+    assert "Nothing runs SmolLM2-135M-Instruct at 4,096 tokens as asked: needs 7.11 GB, and the card has" in said(at)
     link = dict(at.query_params)
     assert {k: link[k] for k in ("compare_rank", "compare_batch", "compare_card")} == {
         "compare_rank": "quality",
@@ -85,6 +95,8 @@ def test_the_controls_rank_anew_stand_in_the_link_and_grey_what_does_not_fit(sta
     again = opened(**link)
     assert again.selectbox(key="compare_batch").value == 64
     assert "needs 7.11 GB" in str(set(lines(again)["Runs here"]))
+    again.button(key="compare_nearest").click().run()
+    assert "Nothing runs" not in said(again)
     again.button(key="compare_choose_try").click().run()
     assert again.selectbox(key="compare_card").value == 24
     assert "needs least" in said(again)

@@ -9,6 +9,7 @@ import streamlit as st
 from app.ui import links, runs
 from app.ui.cache import lines
 from app.ui.view import Page
+from focus_core.errors import FocusError
 
 LINES, PROMPT = "cache_lines", "cache_prompt"
 
@@ -83,12 +84,20 @@ def run_box(page: Page, request: dict[str, Any] | None) -> None:
 
 def _ways_out(page: Page, request: dict[str, Any]) -> None:
     """Buttons for the nearest things that work."""
-    shorter = [n for n in lines.PROMPTS if n < request["prompt"]]
+    shorter = next((n for n in reversed(lines.PROMPTS) if n < request["prompt"] and _can(page, request, n)), None)
     if shorter:
-        st.button(f"Read {shorter[-1]:,} tokens", key="cache_way_short", on_click=set_key, args=(PROMPT, shorter[-1]))
+        st.button(f"Read {shorter:,} tokens", key="cache_way_short", on_click=set_key, args=(PROMPT, shorter))
     elif page.text is None or page.text.name is None:
         first = runs.texts.names()[0]
         st.button("Take a shipped passage", key="cache_way_text", on_click=runs.use_text, args=(first,))
+
+
+def _can(page: Page, request: dict[str, Any], prompt: int) -> bool:
+    try:
+        page.engine.estimate(lines.RUN.kind, {**request, "prompt": prompt})
+    except FocusError:
+        return False
+    return True
 
 
 def set_key(key: str, value: Any) -> None:

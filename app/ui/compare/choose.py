@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import zlib
 from collections.abc import Callable
 from typing import Any
@@ -66,15 +67,12 @@ def render(
     mine = None if shape is None else (shape.heads, shape.kv_heads, shape.head_dim)
     found = [r for r in recorded.lines() if r.served and of_model(r, page.model, mine)]
     ask = _controls(found)
-    choices = words.choose(
-        _lines(page, options, facts),
-        found,
-        ask,
-        model=page.model,
-        weights=shape.values if shape else None,
-        facts=facts,
-    )
+    known = {"model": page.model, "weights": shape.values if shape else None, "facts": facts}
+    lines = _lines(page, options, facts)
+    choices = words.choose(lines, found, ask, **known)
     say(words.answer(choices, ask, model_label(page.model)))
+    if all(choice.why_not for choice in choices):
+        _nearest(ask, lambda other: any(not c.why_not for c in words.choose(lines, found, other, **known)))
     picked = _table(choices, ask)
     st.caption(f"{words.RULES[ask.bottleneck]} Grey lines cannot be taken, for the reason that stands there.")
     _take(picked)
@@ -119,7 +117,7 @@ def _controls(found: list[Record]) -> Ask:
 
 
 def _pick(label: str, options: tuple, key: str, show: Callable[[Any], str], help: str) -> Any:
-    return st.selectbox(label, options, format_func=show, key=key, persist_state="session", help=help, width=128)
+    return st.selectbox(label, options, format_func=show, key=key, persist_state="session", help=help, width=140)
 
 
 def _recorded(label: str, known: list[str], key: str) -> str:
@@ -207,6 +205,23 @@ def _table(choices: list[Choice], ask: Ask) -> list[Choice]:
     )
     rows = event["selection"]["rows"] if event else []
     return [choices[i] for i in rows if i < len(choices)]
+
+
+def _nearest(ask: Ask, runs: Callable[[Ask], bool]) -> None:
+    """The button of the nearest wish that something meets: a shorter context, then fewer sequences, then any card."""
+    ways: list[tuple[str, Any, str, dict[str, Any]]] = [
+        (CONTEXT, n, f"Take {n:,} tokens", {"context": n}) for n in reversed(CONTEXTS) if n < ask.context
+    ]
+    ways += [(BATCH, n, f"Take a batch of {n}", {"batch": n}) for n in reversed(BATCHES) if n < ask.batch]
+    ways.append((CARD, 0, "Take any card", {"card": None}))
+    for key, value, label, change in ways:
+        if runs(dataclasses.replace(ask, **change)):
+            st.button(label, key="compare_nearest", type="primary", on_click=_set, args=(key, value))
+            return
+
+
+def _set(key: str, value: Any) -> None:
+    st.session_state[key] = value
 
 
 def _take(picked: list[Choice]) -> None:

@@ -46,9 +46,14 @@ def render(page: Page, options: dict[str, dict[str, Any]], say: Callable[[str], 
     result = shown.result if shown else merge([])
     _size_from_link(shown, words.lengths(result))
     with picture:
-        _origin(shown)
+        _origin(page, shown)
         size = _picture(page, shown, result)
-    say(words.answer(result, size, recorded=bool(shown and shown.recorded)))
+    of = _other_model(page, shown)
+    say(
+        f"{of}: {said}"
+        if (said := words.answer(result, size, recorded=bool(shown and shown.recorded))) and of
+        else said
+    )
     match.show(page, found)
     _table(shown, result)
     speed, gates, memory = st.tabs(TABS, key="compare_tab", bind="query-params")
@@ -191,10 +196,19 @@ def _set(key: str, value: Any) -> None:
     st.session_state[key] = value
 
 
-def _origin(shown: Shown | None) -> None:
+def _other_model(page: Page, shown: Shown | None) -> str:
+    """The model of what is shown, as people read it, where it is not the chosen one; else empty."""
+    model = shown.result.get("about", {}).get("model", page.model) if shown is not None else page.model
+    return "" if model == page.model else runs.model_label(str(model))
+
+
+def _origin(page: Page, shown: Shown | None) -> None:
     """Where the numbers come from, in one line."""
     if shown is None:
         return
+    if of := _other_model(page, shown):
+        said = f"Shown is {of}, not {runs.model_label(page.model)}: press Run to measure that one."
+        st.caption(f":material/history: {plain(said)}")
     about = shown.result.get("about", {})
     where = about.get("environment", {})
     with st.container(horizontal=True, vertical_alignment="center", gap="small"):
