@@ -5,6 +5,8 @@ A case is ``{"method": "sfa" | "slim" | "mla", ...}``; what it leaves out has th
 
 from __future__ import annotations
 
+import dataclasses
+import importlib
 import itertools
 import math
 import multiprocessing
@@ -42,8 +44,6 @@ def sfa(
     features=16, layout="packed", **kind: Any,
 ) -> Compute:  # fmt: skip
     """SFA over codes: packed as a cache holds them, as tensors of their own, or by token."""
-    import dataclasses
-
     from focus_core.kernels.sfa import Codes, encode, pack, sfa_attention, unpack
 
     draw = drawer(case, device)
@@ -147,6 +147,17 @@ def cases() -> list[dict[str, Any]]:
         {"heads": 64, "dim": 64, "keys": 500}, {"dtype": "float32"}, {"dtype": "float32", "turned": 1, "heads": 12},
     ):  # fmt: skip
         found.append({"method": "slim", **more})
+    for plan, more in itertools.product(
+        (
+            {"together": True}, {"columns": 128, "warps": 4, "programs": 1, "lag": 1},
+            {"columns": 512, "warps": 8, "programs": 1, "again": True, "swap": True}, {"together": False},
+        ),
+        (
+            {"heads": 32, "dim": 128, "keys": 2100, "batch": 3}, {"heads": 12, "turned": 1, "keys": 5000},
+            pads | {"turned": 3, "key_bias": True, "new": False, "heads": 9}, {"softcap": 3.0, "scale": -0.2},
+        ),
+    ):  # fmt: skip
+        found.append({"method": "slim", **more, "plan": {"chunk": 32, "held": True, **plan}})
     deepseek = {"rank": 512, "nope": 128, "rope": 64, "value": 128}
     for more in (
         {"keys": 1}, {"keys": 129}, pads | {"bias": True}, {"queries": 3} | pads, {"rope": 8, "rank": 40},
@@ -160,11 +171,21 @@ def cases() -> list[dict[str, Any]]:
 
 
 def check(case: dict[str, Any], device: str = "cuda") -> dict[str, Any]:
-    """Relative error of the output and error of the log-sum-exp of one case, and whether they are within the limits."""
-    shape = {name: x for name, x in case.items() if name not in ("method", "softcap", "scale", "first", "dtype")}
+    """Relative error of the output and error of the log-sum-exp of one case, and whether they are within the limits.
+
+    The case's ``plan`` changes sizes and ways of the method's kernel.
+    """
+    left = ("method", "softcap", "scale", "first", "dtype", "plan")
+    shape = {name: x for name, x in case.items() if name not in left}
     compute = _METHODS[case["method"]](case, device, **shape)
     wanted, sums = compute("reference", True)
-    out, lse = compute("triton", False)
+    kernels = importlib.import_module(f"focus_core.kernels.{case['method']}.triton_decode")
+    usual = kernels.plan_for
+    kernels.plan_for = lambda *kind: dataclasses.replace(usual(*kind), **case.get("plan", {}))
+    try:
+        out, lse = compute("triton", False)
+    finally:
+        kernels.plan_for = usual
     some = sums > -math.inf
     error = float((out.float() - wanted).norm() / wanted.norm().clamp_min(1e-30))
     off = float((lse - sums)[some].abs().max()) if bool(some.any()) else 0.0

@@ -9,6 +9,7 @@ import triton
 import triton.language as tl
 
 from focus_core.kernels.focus.triton.tiles import cover, padded
+from focus_core.kernels.ready import launch
 
 _WIDE = 512
 
@@ -81,11 +82,13 @@ class Parts:
         """
         cols = min(self.stride, _WIDE)
         block = min(padded(self.splits), max(16, 8192 // cols))
-        _merge[(self.rows, self.groups, cover(self.stride, cols))](
-            self.part, self.most, self.total, out, out if lse is None else lse, self.splits, self.width,
-            TILE=self.tile, REAL=self.rows, TILES=cover(self.rows, self.tile), WP=self.stride, COLS=cols,
-            SUMS=lse is not None, BLOCK=block, num_warps=4,
-        )  # fmt: skip
+        constants = {
+            "TILE": self.tile, "REAL": self.rows, "TILES": cover(self.rows, self.tile), "WP": self.stride, "COLS": cols,
+            "SUMS": lse is not None, "BLOCK": block,
+        }  # fmt: skip
+        tensors = self.part, self.most, self.total, out, out if lse is None else lse
+        grid = self.rows, self.groups, cover(self.stride, cols)
+        launch(_merge, grid, tensors, (), (self.splits, self.width), constants, num_warps=4)
 
 
 def split_keys(keys: int, groups: int, programs: int, block: int) -> tuple[int, int]:

@@ -15,6 +15,7 @@ from benchmarks.gpu_decode_checks import check
 
 _SFA = {"method": "sfa", "keys": 70, "dim": 32, "heads": 4, "kv": 2, "features": 6, "dtype": "float32"}
 _SLIM = {"method": "slim", "keys": 70, "heads": 2, "dim": 16, "dtype": "float32"}
+_HELD = _SLIM | {"plan": {"chunk": 16, "held": True, "columns": 32, "lag": 2}}
 _MLA = {"method": "mla", "keys": 70, "heads": 4, "rank": 24, "nope": 8, "rope": 8, "value": 12, "dtype": "float32"}
 _PADS = {"batch": 2, "first": [25, 70]}
 CASES = {
@@ -22,7 +23,7 @@ CASES = {
     "codes as a cache packs them": _SFA | {"dtype": "float16", "keys": 300},
     "codes by token": _SFA | {"layout": "tokens", "batch": 2},
     "codes of their own": _SFA | {"layout": "own", "dim": 24, "value_dim": 40},
-    "codes, looked up in the L1 cache": _SFA | {"gather": False},
+    "codes, looked up in the L1 cache": _SFA | {"plan": {"gather": False}},
     "codes, three query heads a key head": _SFA | {"heads": 3, "kv": 1, "dtype": "float16"},
     "codes, left padding, three queries": _SFA | _PADS | {"queries": 3},
     "codes of pairs": _SFA | {"select": "pairs", "softcap": 0.8, "scale": -0.5},
@@ -37,8 +38,15 @@ CASES = {
     "rotated states, left padding": _SLIM | _PADS | {"turned": 2},
     "states, left padding, no new token": _SLIM | _PADS | {"new": False, "value_bias": True},
     "states, soft cap": _SLIM | {"softcap": 0.8, "scale": -0.5, "dtype": "float16"},
-    "states, sums by columns": _SLIM | {"swap": True, "turned": 1},
+    "states, sums by columns": _SLIM | {"plan": {"swap": True}, "turned": 1},
     "sequences in turns": _SLIM | {"batch": 3, "turned": 3, "first": [0, 30, 70]},
+    "states held": _HELD | {"value_bias": True},
+    "states held by their program": _HELD | {"plan": {"chunk": 16, "held": True, "columns": 32, "lag": 1}},
+    "states read again, rotated": _HELD
+    | {"plan": {"chunk": 16, "held": True, "columns": 32, "again": True, "lag": 3}, "turned": 1, "key_bias": True},
+    "states held, rotated, left padding": _HELD | _PADS | {"turned": 2, "new": False, "softcap": 0.8, "scale": -0.5},
+    "states held, slices and heads that do not fill them": _HELD
+    | {"plan": {"chunk": 16, "held": True, "columns": 64, "swap": True}, "heads": 3, "dim": 32, "turned": 1},
     "one latent": _MLA | {"keys": 1},
     "latents, left padding, biases": _MLA | _PADS | {"queries": 3, "bias": True},
     "latents, grouped heads": _MLA | {"up_heads": 2, "rope_heads": 2, "bias": True, "softcap": 0.8, "scale": -0.5},
@@ -47,31 +55,11 @@ CASES = {
 }
 
 
-def run(case: dict) -> dict:
-    """Errors of one case; ``gather`` and ``swap`` choose other ways of a kernel."""
-    import dataclasses
-
-    from focus_core.kernels.sfa import triton_decode as codes
-    from focus_core.kernels.slim import triton_decode as states
-
-    case = dict(case)
-    before = codes.plan_for, states.plan_for
-    ways = {name: case.pop(name) for name in ("gather", "swap") if name in case}
-    if "gather" in ways:
-        codes.plan_for = lambda *kind: dataclasses.replace(before[0](*kind), **ways)
-    if "swap" in ways:
-        states.plan_for = lambda *kind: dataclasses.replace(before[1](*kind), **ways)
-    try:
-        return check(case, "cpu")
-    finally:
-        codes.plan_for, states.plan_for = before
-
-
 def main() -> None:
     """Every case, a line each."""
     torch.set_num_threads(1)
     for name, case in CASES.items():
-        print(json.dumps({"name": name, **run(case)}), flush=True)
+        print(json.dumps({"name": name, **check(case, "cpu")}), flush=True)
 
 
 if __name__ == "__main__":

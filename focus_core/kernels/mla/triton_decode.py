@@ -14,6 +14,7 @@ import triton
 import triton.language as tl
 
 from focus_core.kernels.focus.triton.tiles import cover, dot_precision, padded, scores_of
+from focus_core.kernels.ready import launch
 from focus_core.kernels.split_merge import Parts, processors, split_keys
 
 
@@ -100,7 +101,7 @@ def plan_for(dtype: torch.dtype, rows: int, rank: int) -> Plan:
     if dtype == torch.float32:
         return Plan(rows=16, block=16 if rank > 256 else 32, warps=4, stages=1, programs=4)
     if rows <= 32:
-        return Plan(rows=padded(rows), block=64, warps=4, stages=2, programs=2)
+        return Plan(rows=padded(rows), block=32, warps=4, stages=2, programs=4)
     return Plan()
 
 
@@ -133,15 +134,19 @@ def mla_decode(
     tiles = cover(total, rows)
     splits, per = split_keys(keys, batch * shared * tiles, plan.programs * processors(q.device), plan.block)
     parts = Parts(batch * shared, total, rows, splits, rank, q.device)
-    _attend[(splits, shared * tiles, batch)](
-        folded, turned, shift, latent, k_rope if rope else latent,
-        latent if first_key is None else first_key.to(q.device, torch.int32),
-        parts.part, parts.most, parts.total, latent.stride(0), latent.stride(2), *k_rope.stride()[:3],
-        scores.unit, scores.cap_in, scores.cap_out, keys, per,
-        TOTAL=total, QUERIES=queries, RANK=rank, RANKP=padded(rank), ROPE=rope, ROPEP=padded(max(1, rope)),
-        SHIFTED=bias_k is not None, CAPPED=scores.capped, PADDED=first_key is not None, NEGATIVE=scores.negative,
-        DOT=dot_precision(q.dtype), ROWS=rows, BLOCK=plan.block, STAGES=plan.stages, num_warps=plan.warps,
+    first = latent if first_key is None else first_key.to(q.device, torch.int32)
+    tensors = (
+        folded, turned, shift, latent, k_rope if rope else latent, first, parts.part, parts.most, parts.total,
     )  # fmt: skip
+    constants = {
+        "TOTAL": total, "QUERIES": queries, "RANK": rank, "RANKP": padded(rank), "ROPE": rope,
+        "ROPEP": padded(max(1, rope)), "SHIFTED": bias_k is not None, "CAPPED": scores.capped,
+        "PADDED": first_key is not None, "NEGATIVE": scores.negative, "DOT": dot_precision(q.dtype), "ROWS": rows,
+        "BLOCK": plan.block, "STAGES": plan.stages,
+    }  # fmt: skip
+    fixed = latent.stride(0), latent.stride(2), *k_rope.stride()[:3]
+    free = scores.unit, scores.cap_in, scores.cap_out, keys, per
+    launch(_attend, (splits, shared * tiles, batch), tensors, fixed, free, constants, num_warps=plan.warps)
     mixed = q.new_empty(batch, heads, queries, rank)
     lse = None
     if return_lse or (bias_v is not None and first_key is not None):

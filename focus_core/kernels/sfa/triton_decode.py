@@ -15,6 +15,7 @@ import triton
 import triton.language as tl
 
 from focus_core.kernels.focus.triton.tiles import Scores, cover, dot_precision, padded, scores_of
+from focus_core.kernels.ready import launch
 from focus_core.kernels.sfa.codes import Codes
 from focus_core.kernels.split_merge import Parts, processors, split_keys
 
@@ -34,7 +35,7 @@ class Plan:
     warps: int = 4
     stages: int = 2
     gather: bool = True
-    programs: int = 8
+    programs: int = 4
 
 
 @triton.jit
@@ -215,26 +216,29 @@ def sfa_decode(
     held = q
     if exclude and choose is None:
         held = torch.ones_like(q, dtype=torch.bool) if query_support is None else query_support.contiguous()
-    _words[(lines, groups)](
-        q, words, held, *q.stride()[:3], kv_heads,
-        SHARE=share, QUERIES=queries, D=dim, DP=padded(dim), FEATURES=choose or dim, CHOOSE=choose is not None,
-        NEGATIVE=scores.negative, EXCLUDE=exclude, PACK=pack, num_warps=4,
-    )  # fmt: skip
+    constants = {
+        "SHARE": share, "QUERIES": queries, "D": dim, "DP": padded(dim), "FEATURES": choose or dim,
+        "CHOOSE": choose is not None, "NEGATIVE": scores.negative, "EXCLUDE": exclude, "PACK": pack,
+    }  # fmt: skip
+    fixed = *q.stride()[:3], kv_heads
+    launch(_words, (lines, groups), (q, words, held), fixed, (), constants, num_warps=4)
     splits, per = split_keys(keys, groups, plan.programs * processors(q.device), plan.block)
     rows = padded(real)
     parts = Parts(groups, real, rows, splits, wide, q.device)
     steps = [_step(x) for x in (values, ids, v)]
     strides = [s // step if n > 1 else 0 for x, step in zip((values, ids, v), steps, strict=True)
                for s, n in zip(x.stride()[:3], x.shape[:3], strict=True)]  # fmt: skip
-    _attend[(splits, kv_heads, batch)](
-        words.view(torch.int64), values, ids, v, values if first_key is None else first_key.to(q.device, torch.int32),
-        parts.part, parts.most, parts.total, *strides, scores.unit, scores.cap_in, scores.cap_out, keys, per,
-        REAL=real, QUERIES=queries, D=dim, DP=padded(dim), DV=wide, DVP=padded(wide), STORED=stored,
-        KP=1 << (stored - 1).bit_length(), HALVES=halves, CODE_STEP=steps[0], ID_STEP=steps[1], V_STEP=steps[2],
-        KIND=_KINDS[q.dtype], BITS=bits, WORDS_A_ROW=lines // pack, CAPPED=scores.capped, PADDED=first_key is not None,
-        EXCLUDE=exclude, DOT=dot_precision(q.dtype), ROWS=rows, BLOCK=plan.block, GATHER=plan.gather,
-        STAGES=plan.stages, num_warps=plan.warps,
-    )  # fmt: skip
+    first = values if first_key is None else first_key.to(q.device, torch.int32)
+    tensors = words.view(torch.int64), values, ids, v, first, parts.part, parts.most, parts.total
+    constants = {
+        "REAL": real, "QUERIES": queries, "D": dim, "DP": padded(dim), "DV": wide, "DVP": padded(wide),
+        "STORED": stored, "KP": 1 << (stored - 1).bit_length(), "HALVES": halves, "CODE_STEP": steps[0],
+        "ID_STEP": steps[1], "V_STEP": steps[2], "KIND": _KINDS[q.dtype], "BITS": bits, "WORDS_A_ROW": lines // pack,
+        "CAPPED": scores.capped, "PADDED": first_key is not None, "EXCLUDE": exclude, "DOT": dot_precision(q.dtype),
+        "ROWS": rows, "BLOCK": plan.block, "GATHER": plan.gather, "STAGES": plan.stages,
+    }  # fmt: skip
+    free = scores.unit, scores.cap_in, scores.cap_out, keys, per
+    launch(_attend, (splits, kv_heads, batch), tensors, tuple(strides), free, constants, num_warps=plan.warps)
     out = q.new_empty(batch, heads, queries, wide)
     lse = torch.empty(batch, heads, queries, dtype=torch.float32, device=q.device) if return_lse else None
     parts.merge(out, lse)

@@ -18,7 +18,9 @@ import triton.language as tl
 
 from focus_core.kernels.checks import wide
 from focus_core.kernels.focus.triton.tiles import cover, dot_precision, padded, scores_of
+from focus_core.kernels.ready import launch
 from focus_core.kernels.slim.operands import Operands
+from focus_core.kernels.slim.triton_held import attend_held
 from focus_core.kernels.slim.turned import Turned
 from focus_core.kernels.split_merge import Parts, processors
 
@@ -40,6 +42,10 @@ class Plan:
         swap: sums as (columns, heads), which Hopper's wider matrix instructions take.
         together: scores and sums in one launch, whose programs wait for each other; else in two launches, the second
             of which reads the keys again.
+        held: a program reads only its own columns, and scores them (see ``triton_held``); heads must be whole powers
+            of two that divide the columns, else this is not done. ``rows`` has no meaning then.
+        again: with ``held``, keys whose scores are awaited are read again, from L1; else they stay in registers, with a
+            lag of 1 or 2.
     """
 
     columns: int = 256
@@ -50,6 +56,8 @@ class Plan:
     programs: int = 2
     swap: bool = False
     together: bool = True
+    held: bool = False
+    again: bool = False
 
 
 @triton.jit
@@ -82,7 +90,7 @@ def _scored(
 
 @triton.jit(do_not_specialize=["past", "per", "chunks"])
 def _attend(
-    Q, STATE, BIAS, COS, SIN, SCORES, DONE, FIRST, PART, MOST, SUM,
+    Q, STATE, BIAS, COS, SIN, SCORES, FIRST, PART, MOST, SUM, DONE,
     sb, st, angles, unit, cap_in, cap_out, past, per, chunks,
     H: tl.constexpr, HP: tl.constexpr, D: tl.constexpr, DP: tl.constexpr, WIDTH: tl.constexpr, WP: tl.constexpr,
     SLICES: tl.constexpr, COLS: tl.constexpr, CHUNK: tl.constexpr, ROWS: tl.constexpr, LAG: tl.constexpr,
@@ -176,7 +184,10 @@ def plan_for(dtype: torch.dtype, width: int, turned: bool) -> Plan:
     """Sizes for states of ``width`` numbers, whose keys are rotated as they are read where ``turned``."""
     if dtype == torch.float32:
         return Plan(columns=min(128, padded(width)), chunk=32, rows=1, programs=1)
-    return Plan(columns=min(256, padded(width)), rows=2 if turned else 4)
+    if turned:
+        # What is rotated costs more than what is read twice.
+        return Plan(columns=min(512, padded(width)), rows=2, warps=8, programs=1, together=False)
+    return Plan(columns=min(256, padded(width)), chunk=32, rows=2)
 
 
 def slim_decode(o: Operands, *, scale: float, softcap: float | None, plan: Plan | None = None):
@@ -185,6 +196,7 @@ def slim_decode(o: Operands, *, scale: float, softcap: float | None, plan: Plan 
     past = o.past_keys
     out, lse = torch.zeros_like(o.q), torch.full(o.q.shape[:3], -torch.inf, dtype=torch.float32, device=o.q.device)
     if past:
+        assert o.value_weight is not None
         sums, lse = weighted_states(o, past, scale, softcap, plan)
         matrices = o.value_weight.unflatten(1, (o.q.shape[1], -1)).transpose(0, 1)
         out = torch.bmm(sums.transpose(0, 1), matrices).transpose(0, 1)[:, :, None]
@@ -197,6 +209,7 @@ def slim_decode(o: Operands, *, scale: float, softcap: float | None, plan: Plan 
 
 def _with_new(o: Operands, out, lse, scale: float, softcap: float | None):
     """The newest token, whose own key and value are at hand, beside the past."""
+    assert o.new_key is not None
     work = wide(o.q.dtype)
     score = (o.q.to(work) * o.new_key.to(work)).sum(-1) * scale
     if softcap is not None:
@@ -222,44 +235,61 @@ def weighted_states(o: Operands, past: int, scale: float, softcap: float | None,
     splits = max(1, min(room // (slices * rows), cover(past, 4 * plan.chunk)))
     per = cover(cover(past, splits), plan.chunk) * plan.chunk
     splits = cover(past, per)
-    together = plan.together and device.type == "cuda" and slices * splits * rows <= room
+    held = plan.held and dim & (dim - 1) == 0 and dim >= 16 and plan.columns % dim == 0
+    # An interpreter runs programs one after the other: only one that waits for itself goes on.
+    together = plan.together and (device.type == "cuda" or (held and slices == 1)) and slices * splits * rows <= room
     parts = Parts(batch, heads, lines, splits, width, device)
-    scores_room = torch.empty(batch * past * lines, dtype=torch.float32, device=device)
     chunks = cover(per, plan.chunk)
-    done = torch.zeros(batch * splits * chunks, dtype=torch.int32, device=device)
     scores = scores_of(scale, softcap)
     q = o.q.contiguous()
+    if held:
+        # No score has these bits: results that are no numbers have others.
+        scores_room = torch.full((batch * past * lines,), -1, dtype=torch.int32, device=device)
+        done = scores_room
+    else:
+        scores_room = torch.empty(batch * past * lines, dtype=torch.float32, device=device)
+        done = torch.zeros(batch * splits * chunks, dtype=torch.int32, device=device)
     turned = o.finish if isinstance(o.finish, Turned) else None
-    cos = sin = scores_room
+    cos = sin = q
     if turned is not None:
         cos, sin = (x.to(device, torch.float32).contiguous() for x in (turned.cos, turned.sin))
     half = dim // 2 if turned is not None else dim
     first = state if o.first_key is None else o.first_key.to(device, torch.int32)
     first_step = 0 if o.first_key is None else 1
     sizes: dict[str, Any] = {
-        "H": heads, "HP": lines, "D": dim, "DP": 1 << (half - 1).bit_length(), "WIDTH": width, "WP": parts.stride,
-        "SLICES": slices, "COLS": plan.columns, "CHUNK": plan.chunk, "ROWS": plan.rows, "TURNED": turned is not None,
-        "BIASED": o.key_bias is not None, "CAPPED": scores.capped, "PADDED": o.first_key is not None,
-        "NEGATIVE": scores.negative, "SWAP": plan.swap, "DOT": dot_precision(q.dtype), "PATIENCE": _PATIENCE,
-        "num_warps": plan.warps,
+        "H": heads, "HP": lines, "D": dim, "WIDTH": width, "WP": parts.stride, "COLS": plan.columns,
+        "CHUNK": plan.chunk, "TURNED": turned is not None, "BIASED": o.key_bias is not None, "CAPPED": scores.capped,
+        "PADDED": o.first_key is not None, "NEGATIVE": scores.negative, "SWAP": plan.swap,
+        "DOT": dot_precision(q.dtype), "PATIENCE": _PATIENCE,
     }  # fmt: skip
-    launches: list[dict[str, Any]] = [{"SCORE": True, "WEIGHT": True, "WAIT": True, "LAG": plan.lag}]
-    if together:
-        launches[0]["launch_cooperative_grid"] = True
+    options: dict[str, Any] = {"num_warps": plan.warps}
+    if held:
+        sizes |= {"AGAIN": plan.again and together}
+        # Triton must not move the loads that look whether scores are there, nor go around L1.
+        options["num_stages"] = 1
     else:
-        launches = [{"SCORE": s, "WEIGHT": not s, "WAIT": False, "LAG": 0} for s in (True, False)]
+        sizes |= {"DP": 1 << (half - 1).bit_length(), "SLICES": slices, "ROWS": plan.rows, "WAIT": together}
+    launches: list[dict[str, Any]] = [{"SCORE": True, "WEIGHT": True, "LAG": plan.lag}]
+    if together and device.type == "cuda":
+        options["launch_cooperative_grid"] = True
+    if not together:
+        launches = [{"SCORE": s, "WEIGHT": not s, "LAG": 0} for s in (True, False)]
     for start in range(0, batch, rows):
-        some = min(rows, batch - start)
         own = splits * lines
-        for launch in launches:
-            _attend[(slices, splits, some)](
-                q[start:], state[start:], q if o.key_bias is None else o.key_bias, cos[_from(cos, start, turned)],
-                sin[_from(sin, start, turned)], scores_room[start * past * lines :], done[start * splits * chunks :],
-                first[start * first_step :], parts.part[start * own * parts.stride :], parts.most[start * own :],
-                parts.total[start * own :], state.stride(0), state.stride(1),
-                0 if turned is None or cos.shape[0] == 1 else cos.shape[1], scores.unit, scores.cap_in, scores.cap_out,
-                past, per, chunks, **sizes, **launch,
-            )  # fmt: skip
+        tensors = [
+            q[start:], state[start:], q if o.key_bias is None else o.key_bias, cos[_from(cos, start, turned)],
+            sin[_from(sin, start, turned)], scores_room[start * past * lines :], first[start * first_step :],
+            parts.part[start * own * parts.stride :], parts.most[start * own :], parts.total[start * own :],
+        ]  # fmt: skip
+        fixed = *state.stride()[:2], 0 if turned is None or cos.shape[0] == 1 else cos.shape[1]
+        free = scores.unit, scores.cap_in, scores.cap_out, past, per
+        grid = (slices, splits, min(rows, batch - start))
+        for step in launches:
+            if held:
+                launch(attend_held, grid, tensors, fixed, free, sizes | step, **options)
+            else:
+                counted = [*tensors, done[start * splits * chunks :]]
+                launch(_attend, grid, counted, fixed, (*free, chunks), sizes | step, **options)
     sums = q.new_empty(batch, heads, width)
     lse = torch.empty(batch, heads, 1, dtype=torch.float32, device=device)
     parts.merge(sums, lse)
