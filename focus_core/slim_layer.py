@@ -155,11 +155,27 @@ class SlimLayer:
         if not self.parts.placed:
             return None
         assert positions is not None, "keys that are placed when read need their positions"
+        turned = self._turned(positions)
+        if turned is not None:
+            return turned
 
         def finish(key: torch.Tensor, rows: slice, tokens: slice) -> torch.Tensor:
             return self.parts.finish(key, positions[rows, tokens])
 
         return finish
+
+    def _turned(self, positions: torch.Tensor) -> Finish | None:
+        """A rotation as tables, which a kernel can read; None where keys get more than that.
+
+        16-bit keys on a CPU are rotated by the model's own function, which rounds in between.
+        """
+        from focus_core.kernels.slim import Turned
+
+        weight, rotation = self.parts.key.weight, self.parts.rotation
+        if self.parts.norm is not None or rotation is None or (weight.dtype.itemsize < 4 and not weight.is_cuda):
+            return None
+        angles = rotation.halves(weight.new_empty(1, 1, 1, self.parts.head_dim), positions)
+        return None if angles is None else Turned(*angles)
 
     def check(self, call: AttentionCall) -> None:
         """Refuse a layer whose keys and values are not what its weights make of its input; looked at once.

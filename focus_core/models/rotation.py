@@ -25,6 +25,7 @@ class Rotation:
         self._rotary, self._apply, self._extra, self._width = rotary, apply, extra, width
         self._table: tuple[torch.Tensor, torch.Tensor] | None = None
         self._made_for: tuple[Any, ...] = ()
+        self._by_halves: bool | None = None
 
     def __call__(self, key: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
         """Rotated keys.
@@ -35,6 +36,31 @@ class Rotation:
         """
         cos, sin = self._angles(key, positions)
         return self._turned(key, cos, sin)
+
+    def halves(self, like: torch.Tensor, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor] | None:
+        """Cosines and sines (B or 1, N, D/2) of pairs (u, u + D/2), where that is all there is to the rotation.
+
+        Args:
+            like: (B, H, n, D), a tensor of the keys' type and place.
+            positions: (B or 1, N), each at least 0.
+
+        Returns:
+            The angles, of the model's type; None for a rotation of another form, or of some of a head's numbers.
+        """
+        dim = like.shape[-1]
+        cos, sin = self._angles(like, positions)
+        if self._width not in (None, dim) or cos.shape[-1] != dim or dim % 2:
+            return None
+        cos, sin = cos[..., : dim // 2], sin[..., : dim // 2]
+        if self._by_halves is None:
+            assert self._table is not None
+            angles = [x[None, 1:9].double() for x in self._table]
+            probe = torch.arange(8 * dim, device=like.device).view(1, 1, 8, dim).double().sin()
+            first, second = probe.chunk(2, -1)
+            a, b = (x[:, None, :, : dim // 2] for x in angles)
+            wanted = torch.cat([first * a - second * b, second * a + first * b], -1)
+            self._by_halves = torch.allclose(self._turned(probe, *angles).double(), wanted, atol=1e-4)
+        return (cos, sin) if self._by_halves else None
 
     def undo(self, key: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
         """The keys that ``__call__`` would rotate into these."""

@@ -1,6 +1,7 @@
 """Slim attention in models of every layout: exact in fp64, half the bytes, and what it refuses."""
 
 import copy
+import dataclasses
 
 import pytest
 import torch
@@ -9,7 +10,10 @@ import transformers as t
 from focus_core import compat
 from focus_core.benchmark.cache_probe import storage_by_layer
 from focus_core.errors import InvalidInput, Unsupported
-from focus_core.kernels.slim import slim_from_rotated
+from focus_core.kernels import slim as slim_kernels
+from focus_core.kernels.slim import Turned, slim_attention, slim_from_rotated
+from focus_core.kernels.slim.operands import Operands
+from focus_core.kernels.slim.triton_applies import slim_triton_refusal
 from focus_core.lora import new_lora
 from focus_core.models.facts import attention_modules, facts_of
 from focus_core.models.projections import projections_of
@@ -17,13 +21,14 @@ from focus_core.models.rotation import rotation_of
 from focus_core.retrofit import retrofit
 from focus_core.routing.slim_forms import SlimForms, SlimFormsConfig
 from focus_core.slim_gate import condition
-from focus_core.slim_layer import between, parts_of
+from focus_core.slim_layer import SlimLayer, between, parts_of
 from focus_core.variants import Shape, make
 from tests.retrofit.helpers import Watcher, far, in_chunks, positions_of, step, tokens
 from tests.tiny import VOCAB, tiny_model
 from tests.variants.cases import with_key_heads
 
 HEADS, DIM = 9, 16
+NAMES = [field.name for field in dataclasses.fields(Operands) if field.name not in ("q", "state", "causal")]
 SIZES = {"hidden_size": 144, "num_hidden_layers": 3, "num_attention_heads": 9, "vocab_size": VOCAB}
 SIZES |= {"intermediate_size": 288, "initializer_range": 1 / 12, "max_position_embeddings": 1024}
 ENDS = {"bos_token_id": 0, "eos_token_id": 0, "pad_token_id": 0}
@@ -117,6 +122,47 @@ def test_keys_in_16_bits_are_rotated_to_the_last_bit_as_the_model_does(name):
     with torch.no_grad():
         raw = module.k_proj(call.hidden).unflatten(-1, (HEADS, DIM)).transpose(1, 2)
         assert torch.equal(parts_of(model, module).finish(raw, torch.arange(40)[None]), call.key)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_rotation_by_halves_is_handed_out_as_tables_that_kernels_read(name):
+    """Rotations of a part of a head, and norms, are not; nor are 16-bit keys on a CPU: there the model rounds."""
+    model = MODELS[name]()
+    layer = SlimLayer(parts_of(model, attention_modules(model)[0]), "k", 0)
+    raw, positions = torch.randn(2, HEADS, 30, DIM, dtype=torch.float64), torch.arange(30) + torch.tensor([[0], [300]])
+    finish = layer.finish(positions)
+    assert isinstance(finish, Turned) == name.startswith("llama")
+    if finish is None:
+        return
+    got, wanted = (
+        finish(raw[1:, :, :27], slice(1, 2), slice(3, 30)),
+        layer.parts.finish(raw[1:, :, :27], positions[1:, 3:]),
+    )
+    assert far(got, wanted) < 1e-12
+    if name == "llama":
+        model.bfloat16()
+        halved = SlimLayer(parts_of(model, attention_modules(model)[0]), "k", 0)
+        assert not isinstance(halved.finish(positions), Turned)
+
+
+@pytest.mark.parametrize("name", ["llama", "llama with biases", "llama yarn", "gpt2"])
+def test_decoding_in_generate_is_what_the_gpus_kernel_serves(monkeypatch, name):
+    calls = []
+    monkeypatch.setattr(slim_kernels, "slim_attention", lambda q, state, **given: calls.append((q, state, given)) or
+                        slim_attention(q, state, **given))  # fmt: skip
+    monkeypatch.setattr("focus_core.kernels.slim.triton_applies.machine_refusal", lambda device: None)
+    model, ids = MODELS[name]().float(), tokens(2, 20)
+    mask = torch.ones(2, 20, dtype=torch.long)
+    mask[1, :6] = 0
+    with torch.no_grad(), retrofit(model, make("slim")):
+        model.generate(ids, attention_mask=mask, max_new_tokens=3, do_sample=False, pad_token_id=0, eos_token_id=None)
+    steps = [(q, state, given) for q, state, given in calls if q.shape[2] == 1]
+    assert len(steps) == 2 * len(attention_modules(model))
+    for q, state, given in steps:
+        left = dict.fromkeys(("key_mask",)) | given
+        operands = Operands(q, state, causal=True, **{n: left[n] for n in NAMES})
+        with torch.no_grad():
+            assert slim_triton_refusal(operands, given["order"]) is None
 
 
 @pytest.mark.parametrize("name, given", [("llama", {}), ("gpt2", {}), ("gpt2", {"cache": "x"}), ("neox", {})])
