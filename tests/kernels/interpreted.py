@@ -67,6 +67,8 @@ CASES |= {
         "directed": {"apart": True, "keys": 150, "layout": "tokens"},
         "directed, a router a key head": {"apart": True, "keys": 150, "heads": 4, "kv": 2, "routers": 2},
         "directed, four groups a query": {"apart": True, "looks": 4, "heads": 4, "kv": 2, "routers": 2, "batch": 2},
+        "directed, heads in pieces": {"apart": True, "looks": 3, "heads": 6, "kv": 3, "keys": 50, "twice": True},
+        "directed, rounds and pieces": {"apart": True, "looks": 6, "groups": 6, "kv": 2, "routers": 2, "keys": 50},
         "directed, keys in two groups": {"apart": True, "held": 2, "keys": 150},
         "directed, padded, after a cache": {"apart": True, "batch": 2, "first": [25, 70], "queries": 50, "looks": 2},
         "directed, several tiles": {"apart": True, "keys": 500, "groups": 2, "heads": 4, "kv": 2, "routers": 2},

@@ -18,7 +18,7 @@ from focus_core.kernels.focus import choose_backend, focus_attention
 from focus_core.kernels.focus.flash import flash_refusal
 from focus_core.kernels.focus.flash.applies import package_refusal, same_sets
 from focus_core.kernels.focus.graphed import Graphed
-from focus_core.kernels.focus.triton import tiles, triton_refusal
+from focus_core.kernels.focus.triton import pieces, tiles, triton_refusal
 from tests.kernels.cases import make
 from tests.kernels.interpreted import CASES
 
@@ -97,19 +97,39 @@ def test_what_flash_attention_does_not_serve_is_refused_with_the_reason(monkeypa
     assert flash_refusal(*(x.half()[..., :16] for x in (q, k, v)), (1, 1), 0.5) is None
 
 
-def test_auto_takes_flash_attention_where_queries_are_known_to_look_into_their_own_group(monkeypatch):
+@pytest.fixture
+def everywhere(monkeypatch):
     monkeypatch.setattr("focus_core.kernels.focus.triton.applies.machine_refusal", lambda device: None)
     monkeypatch.setattr("focus_core.kernels.focus.flash.applies.package_refusal", lambda device: None)
-    meta = torch.device("meta")
-    q, k, _, sets, offered = (x.to(meta) for x in make(keys=300, queries=200, dtype=torch.bfloat16))
 
-    def taken(queries=sets, **settings):
-        return choose_backend(q, k, queries, offered, **{"window": 8, "members": (1, 1)} | settings).backend
 
-    assert taken(equal=True) == "flash"
-    assert taken() == taken(equal=True, members=None) == taken(equal=True, members=(2, 1)) == "triton"
-    q, k, _, sets, offered = (x.to(meta) for x in make(keys=300, queries=2, dtype=torch.bfloat16))
-    assert taken(sets, equal=True) == "triton"
+def taken(tokens=1 << 17, heads=4, kv=2, queries=None, **settings):
+    """What ``auto`` takes on a GPU; nothing is computed."""
+    q, k = (torch.empty(1, n, tokens, 64, dtype=torch.bfloat16, device="meta") for n in (heads, kv))
+    offered = torch.empty(1, kv, tokens, dtype=torch.int64, device="meta")
+    queries = queries or tokens
+    return choose_backend(
+        q[:, :, tokens - queries :], k, offered.clone()[..., tokens - queries :], offered,
+        **{"window": 8, "members": (1, 1), "equal": True} | settings,
+    )  # fmt: skip
+
+
+def test_auto_takes_flash_attention_for_long_calls_of_equal_sets(everywhere):
+    assert taken().backend == "flash"
+    short = taken(1 << 15)
+    assert short.backend == "triton"
+    assert "65,536 tokens" in short.reason
+    assert taken(queries=2).backend == taken(members=None).backend == taken(members=(2, 2)).backend == "triton"
+
+
+def test_auto_takes_flash_attention_on_tiles_where_its_memory_and_the_heads_suit_it(everywhere):
+    apart = {"equal": False, "members": (4, 1)}
+    wide = taken(heads=32, kv=8, **apart)
+    assert wide.backend == "flash"
+    assert "1.7 times" in wide.reason
+    assert taken(heads=4, kv=2, **apart).backend == "triton"
+    # One key head cannot be served in pieces, and the copies of its queries weigh the most.
+    assert taken(heads=32, kv=1, **apart).backend == "triton"
 
 
 def test_sets_in_one_place_are_known_to_be_the_same():
@@ -118,6 +138,34 @@ def test_sets_in_one_place_are_known_to_be_the_same():
     assert same_sets(sets[..., 7:], sets)
     assert not same_sets(sets[..., 6:11], sets)
     assert not same_sets(sets.clone(), sets)
+
+
+@pytest.mark.parametrize(
+    "batch, heads, looked, standing, wanted",
+    [(1, 8, 4, None, (1, 4)), (1, 8, 4, 2, (2, 4)), (1, 8, 1, 2, (1, 1)), (1, 1, 4, 2, (1, 2)), (2, 1, 16, 1, (2, 2))],
+)
+def test_pieces_bound_what_stands_at_a_time(batch, heads, looked, standing, wanted):
+    parts, slots = pieces.pieces_of(batch * heads, looked, standing)
+    assert (parts, slots) == wanted
+
+
+@pytest.mark.parametrize("batch, kv, parts, sizes", [(1, 8, 2, [4, 4]), (1, 3, 2, [1, 1, 1]), (3, 2, 2, [2, 2, 2])])
+@pytest.mark.parametrize("shared", [True, False])
+def test_pieces_are_views_that_cover_the_call_once(batch, kv, parts, sizes, shared):
+    q, k = torch.zeros(batch, 2 * kv, 5, 4), torch.arange(batch * kv * 20).view(batch, kv, 5, 4)
+    bits = torch.arange(batch * (1 if shared else kv) * 5).view(batch, -1, 5)
+    out = torch.zeros(batch, 2 * kv, 5, 4)
+    found = list(pieces.views((q, k, k, bits, bits, torch.arange(batch), out, None), parts))
+    assert [piece[1].shape[1] for piece in found] == sizes
+    assert torch.cat([piece[1].flatten() for piece in found]).equal(k.flatten())
+    for query, key, _, sets, _, first, mine, lse in found:
+        assert mine.is_contiguous()
+        assert lse is None
+        assert len(first) == len(query)
+        assert query.shape[1] == 2 * key.shape[1]
+        assert sets.shape[1] == (1 if shared else key.shape[1])
+        mine += 1
+    assert bool((out == 1).all())
 
 
 def test_a_graph_needs_a_gpu():
@@ -155,7 +203,7 @@ def test_members_are_checked(members):
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
 @pytest.mark.parametrize("widest", [16, 64, 80, 128, 256])
 def test_tiles_fit_gpus_with_less_shared_memory(dtype, widest):
-    for of in (tiles.group_tile, tiles.near_tile, tiles.apart_tile):
+    for of in (tiles.group_tile, tiles.begun_tile, tiles.near_tile, tiles.apart_tile):
         best = of(dtype, widest)
         assert tiles.fitted(best, dtype, widest, 227 * 1024) == best
         small = tiles.fitted(best, dtype, widest, 99 * 1024)

@@ -9,6 +9,7 @@ import torch
 from focus_core.kernels.focus.decode import DECODE_QUERIES
 from focus_core.kernels.focus.flash import flash_refusal, same_sets
 from focus_core.kernels.focus.triton import triton_refusal
+from focus_core.kernels.focus.triton.pieces import tiled_extra
 
 _SAMPLE = 128
 _MASKED_COST = 20.0
@@ -19,6 +20,13 @@ _KEPT_START = 3e6
 computed and merged apart), and the planning."""
 _GATHER_PAYS = 9 * 2048
 """Scores of a decode step from which gathering the kept keys is faster than reading all of them."""
+
+_FLASH_PAYS = 1 << 16
+"""Tokens from which the flash backend was faster on an H200 (data/results/bench-focus-h200.json)."""
+_FLASH_SHARE = 4
+"""Query heads of a key head from which it was faster where queries look into other groups."""
+_EXTRA = 2.0
+"""The most extra memory, over that of query, key, value and output."""
 
 
 @dataclass(frozen=True)
@@ -59,9 +67,10 @@ def choose_backend(
         return Choice("dense", f"The window and the sinks cover all {keys} keys: this is dense attention.")
     if q.device.type != "cpu":
         why = triton_refusal(q, k, None, members)
-        inside = members == (1, 1) and (equal or same_sets(query_bits, key_bits))
-        if inside and queries > DECODE_QUERIES and flash_refusal(q, k, None, members) is None:
-            return Choice("flash", "Queries look into the group they are in: flash-attn-4 serves the groups.")
+        if queries > DECODE_QUERIES and members is not None and flash_refusal(q, k, None, members) is None:
+            found = _with_flash(q, k, query_bits, key_bits, members, equal)
+            if found is not None:
+                return found
         if why is None:
             return Choice("triton", "On a GPU only the kept pairs are computed, by Triton kernels.")
         return Choice("chunked", f"{why} All pairs are computed, with a mask.")
@@ -88,6 +97,19 @@ def choose_backend(
     else:
         why = f"The groups keep too many pairs to skip the rest ({min(share, 1):.0%} of them need work)"
     return Choice("chunked", f"{why}: computing all pairs with a mask is faster.", share)
+
+
+def _with_flash(q, k, query_bits, key_bits, members: tuple[int, int], equal: bool) -> Choice | None:
+    """What the groups of prefill take where flash-attn-4 can serve them; None where it was not found faster."""
+    queries, keys = q.shape[2], k.shape[2]
+    if queries * keys < _FLASH_PAYS**2:
+        return Choice("triton", f"Below {_FLASH_PAYS:,} tokens starting flash-attn-4 takes more time than it saves.")
+    if members == (1, 1) and (equal or same_sets(query_bits, key_bits)):
+        return Choice("flash", f"From {_FLASH_PAYS:,} tokens on flash-attn-4 is the faster one inside the groups.")
+    extra = tiled_extra(q, k, members)
+    if q.shape[1] // k.shape[1] < _FLASH_SHARE or extra > _EXTRA:
+        return None
+    return Choice("flash", f"flash-attn-4 serves the far keys of tiles of queries, with {extra:.1f} times the memory.")
 
 
 def _shared_groups(query_bits: torch.Tensor, key_bits: torch.Tensor) -> torch.Tensor:

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Any
 
 import torch
 
+from focus_core.kernels.focus.flash.direct import Call, Direct
+
 
 @lru_cache(maxsize=1)
-def _function() -> Any:
-    from flash_attn.cute import flash_attn_varlen_func
+def _function() -> Direct:
+    from flash_attn.cute import flash_attn_varlen_func, interface
 
-    return flash_attn_varlen_func
+    return Direct(flash_attn_varlen_func, getattr(interface, "_flash_attn_fwd", None))
 
 
 def attend_groups(
@@ -40,12 +41,8 @@ def attend_groups(
     Returns:
         (rows, Hq, Dv) and the natural-log log-sum-exp (Hq, rows); nothing in rows of no segment.
     """
-    out, lse = _function()(
-        q, k, v, cu_seqlens_q=cuts[0], cu_seqlens_k=cuts[1],
-        seqused_q=None if used is None else used[0], seqused_k=None if used is None else used[1],
-        softmax_scale=scale, causal=True, softcap=softcap or 0.0, return_lse=True,
-    )  # fmt: skip
-    return out, lse
+    used_q, used_k = used or (None, None)
+    return _function()(Call(q, k, v, *cuts, used_q, used_k, scale, softcap or 0.0, True))
 
 
 _CALLS = 65_535
@@ -75,13 +72,11 @@ def attend_tiles(
     Returns:
         (tiles, rows, share, Dv) and the natural-log log-sum-exp (tiles, share, rows).
     """
-    found = [
-        _function()(
-            q[low : low + _CALLS], k, v, cu_seqlens_k=start[low : low + _CALLS + 1], seqused_k=used[low : low + _CALLS],
-            softmax_scale=scale, causal=False, softcap=softcap or 0.0, return_lse=True,
-        )
-        for low in range(0, len(q), _CALLS)
-    ]  # fmt: skip
+    found = []
+    for low in range(0, len(q), _CALLS):
+        high = min(low + _CALLS, len(q))
+        call = q[low:high], k, v, None, start[low : high + 1], None, used[low:high]
+        found.append(_function()(Call(*call, scale, softcap or 0.0, False)))
     if len(found) == 1:
         return found[0]
     return torch.cat([out for out, _ in found]), torch.cat([lse for _, lse in found])

@@ -84,10 +84,10 @@ def focus_triton(
                 found = group_pass(q, *sorted_keys, plan, query_bits, key_bits, two_sided, scores, tile)
             else:
                 found = far.run(q, *sorted_keys, plan, query_bits, key_bits, scores, tile, scale, softcap)
-            found = SlotParts(*found, plan.over, skip)
-            near_pass((q, k, v), out, lse, found, query_bits, first, window, sinks, scores, near)
+            merged = SlotParts(*found, plan.over, skip)
+            near_pass((q, k, v), out, lse, merged, query_bits, first, window, sinks, scores, near)
             # The next round's take this memory.
-            del found, plan
+            del found, merged, plan
 
     for piece in views((q, k, v, query_bits, key_bits, first, out, lse), parts):
         serve(*piece)
