@@ -108,9 +108,11 @@ class BlockPattern(Pattern):
         """See Pattern.kept_per_query; counts blocks, then the near pairs outside of them."""
         blocks = self.kept[batch, self.router_of(head)]
         every, row = self._positions(batch, slice(0, self.queries))
-        starts = np.arange(blocks.shape[1]) * self.block
+        own = np.maximum(every, 0) // self.block
+        before = np.cumsum(blocks, 1) - blocks
         # The blocks before a query's own are whole; its own is kept up to the query.
-        count = (np.clip(every[:, None] + 1 - starts, 0, self.block) * blocks[row]).sum(1)
+        count = before[row, own] * self.block + blocks[row, own] * (every - own * self.block + 1)
+        count[every < 0] = 0
         near = self.window + self.sinks
         step = max(1, _CHUNK_CELLS // max(1, near))
         for start in range(0, self.queries if near else 0, step):
