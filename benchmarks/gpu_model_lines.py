@@ -41,15 +41,10 @@ class Line:
 
     name: str
     kernels: tuple[str, str] = ("", "")
-    """Dense alone: the kernel that computes the prefill, and the one that decodes ("" where nothing is decoded)."""
+    """Dense alone: the kernel that computes the prefill, and the one that decodes."""
     variant: Any = None
     adapter: Any = None
     about: dict[str, Any] = field(default_factory=dict)
-
-    @property
-    def decodes(self) -> bool:
-        """Whether tokens are decoded after the prefill."""
-        return self.variant is not None or self.kernels[1] != ""
 
     @contextlib.contextmanager
     def inside(self, model: Any, watch: Stopwatch, recorder: Any = None) -> Iterator[None]:
@@ -161,22 +156,21 @@ def drawn(routers: int, tokens: int, looks: int, device: str) -> Focus:
     return Drawn(GROUPS, looks, 1, WINDOW, SINKS)
 
 
-def smollm2(name: str, lengths: list[int], device: str, kernels: list[tuple[str, str]]) -> Subject:
+def smollm2(name: str, lengths: list[int], device: str, kernels: tuple[str, str]) -> Subject:
     """SmolLM2 with its own weights and its shipped router, on two novels one after the other."""
     loaded = load_model(name, device=device, dtype="bfloat16" if device == "cuda" else "float32")
     adapter = load_adapter(assets.adapters()["smollm2-directed-k16"]["path"], loaded.model)
     said = "the shipped router smollm2-directed-k16"
     lines = [focus_line(Focus(GROUPS, looks, 1, WINDOW, SINKS), adapter, said) for looks in (1, 4)]
     if device == "cpu" or has_block_kernels(device):
-        settings = {"threshold": 0.9, "stride": 16}
-        lines.append(Line("XAttention stride 16", variant=make("xattention", settings), about=settings))
+        lines.append(xattention_line())
     text = " ".join(assets.load_text(name).text for name in ("persuasion", "emma"))
     ids = loaded.tokenizer(text, add_special_tokens=False, verbose=False, return_tensors="pt")["input_ids"]
     return Subject(
         "SmolLM2-135M",
         loaded.model,
         ids[:, : max(lengths) + 64].to(device),
-        [*dense_lines(kernels), *lines],
+        [dense_line(kernels), *lines],
         {
             "weights": "its own",
             "text": "persuasion, then emma",
@@ -216,7 +210,7 @@ def stretched(model: Any, tokens: int) -> str:
 
 
 def llama_shape(
-    lengths: list[int], device: str, kernels: list[tuple[str, str]], sizes: dict[str, int] | None = None
+    lengths: list[int], device: str, kernels: tuple[str, str], sizes: dict[str, int] | None = None
 ) -> Subject:
     """Random weights in Llama-3-8B's shape on random tokens: only times are asked of it."""
     from transformers import LlamaConfig, LlamaForCausalLM
@@ -250,16 +244,22 @@ def llama_shape(
         "Llama-3-8B's shape",
         model,
         ids,
-        [*dense_lines(kernels), *lines],
+        [dense_line(kernels), *lines],
         {"weights": "random", "text": "random tokens"},
         lambda model, tokens: "as configured",
         reads=False,
     )
 
 
-def dense_lines(kernels: list[tuple[str, str]]) -> list[Line]:
-    """A line for each pair of kernels."""
-    return [Line("dense", kernels=pair) for pair in kernels]
+def dense_line(kernels: tuple[str, str]) -> Line:
+    """The model as it is, by two kernels."""
+    return Line("dense", kernels=kernels)
+
+
+def xattention_line() -> Line:
+    """A line of XAttention."""
+    settings = {"threshold": 0.9, "stride": 16}
+    return Line("XAttention stride 16", variant=make("xattention", settings), about=settings)
 
 
 def focus_line(variant: Focus, adapter: Any, routing: str) -> Line:

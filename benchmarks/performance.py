@@ -148,17 +148,8 @@ def _models(rows: list[Row], runs: Runs) -> list[str]:
     found = [row for row in rows if row.method == "model" and row["phase"] is not None]
     if not found:
         return []
-    head: tuple[str, ...] = (
-        "model",
-        "positions",
-        "phase",
-        "tokens",
-        "attention by",
-        "ms",
-        "attention's share",
-        "whole model faster",
-    )
-    head += ("attention alone faster", "peak memory", "run")
+    head: tuple[str, ...] = ("model", "positions", "phase", "tokens", "attention by", "ms", "attention's share")
+    head += ("whole model faster", "attention alone faster", "peak memory", "run")
     lines = []
     for row in found:
         by = f"{row['line']}, {words.kernel_name(row['kernel'])}" if row["kernel"] else row["line"]
@@ -189,7 +180,7 @@ def _training(rows: list[Row], runs: Runs) -> list[str]:
         "in chunks, as before",
         "faster than chunks",
     )
-    head += ("fastest dense", "faster than dense", "error", "run")
+    head += ("faster than chunks", "fastest dense", "faster than dense", "error", "run")
     lines = []
     for row in found:
         gate = str(row["gate"] or NONE).replace("_", "-")

@@ -1,17 +1,21 @@
 """The whole-model measurement, on a tiny model and a CPU: what a row says, and that its checks can fail."""
 
+import time
+
 import pytest
 import torch
 
-from benchmarks import gpu_models
-from benchmarks.gpu_model_lines import dense_lines, llama_shape, stretched
-from benchmarks.gpu_models import Runner, checks, measure, sources
+from benchmarks import gpu_model_runs
+from benchmarks.gpu_model_compile import CHECKS, LINES, XATTENTION, compile_line
+from benchmarks.gpu_model_lines import dense_line, llama_shape, stretched
+from benchmarks.gpu_model_runs import FIRST, Runner, checks, shortened
+from benchmarks.gpu_models import measure, sources
 from focus_core.variants.base import Prepared
 from tests.tiny import tiny_model
 
 SIZES = {"hidden_size": 64, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
 SIZES |= {"num_key_value_heads": 2, "vocab_size": 300, "head_dim": 16, "initializer_range": 0.125}
-KERNELS = [("torch", "torch")]
+KERNELS = ("torch", "torch")
 
 
 @pytest.fixture(scope="module")
@@ -20,7 +24,10 @@ def runner():
 
 
 def test_rows_have_the_whole_and_attention_alone(runner):
-    rows = measure(runner, 320, repeats=2)
+    told = []
+    first, rows = measure(runner, 320, repeats=2, tell=told.append)
+    assert [row["ms"]["n"] for row in first[:3]] == [1, 1, 1]
+    assert any("320 tokens, dense: repeat 2" in one for one in told)
     assert [(row["phase"], row["line"]) for row in rows] == [
         (phase, line) for phase in ("prefill", "decode") for line in ("dense", "Focus K=16 q1k1", "Focus K=16 q4k1")
     ]
@@ -31,13 +38,21 @@ def test_rows_have_the_whole_and_attention_alone(runner):
         assert 0 < row["attention_share"] < 1
         assert row["baseline"] == "torch"
         if row["phase"] == "decode":
-            assert row["ms"]["n"] == 2 * (3 - gpu_models.FIRST)
+            assert row["ms"]["n"] == 2 * (3 - FIRST)
             assert 0 < row["append_ms"]["median"] < row["ms"]["median"]
             assert row["cache_gb"] > 0
     dense, once, more = rows[:3]
     assert dense["speedup"] == dense["attention_speedup"] == 1
     assert 1 < more["pair_limit"] < once["pair_limit"]
     assert "untrained" in once["routing"]
+
+
+def test_the_first_repeat_runs_and_no_later_one_that_would_end_too_late(runner):
+    told = []
+    assert len(list(measure(runner, 192, repeats=2, until=time.perf_counter() + 600, tell=told.append))) == 2
+    (rows,) = measure(runner, 192, repeats=2, until=time.perf_counter(), tell=told.append)
+    assert rows[0]["repeats"] == 1
+    assert told[-1] == "no time for repeat 2"
 
 
 def test_balanced_groups_stand_for_the_routers(runner):
@@ -51,7 +66,7 @@ def test_balanced_groups_stand_for_the_routers(runner):
 
 
 def test_every_pair_kept_is_dense_attention(runner, monkeypatch):
-    found = checks(runner, KERNELS[0])
+    found = checks(runner, KERNELS)
     assert [row["decoded"] for row in found] == [0, 4]
     assert all(row["good"] for row in found), found
 
@@ -59,8 +74,8 @@ def test_every_pair_kept_is_dense_attention(runner, monkeypatch):
         sets = torch.zeros(1, 1, hidden.shape[1], dtype=torch.int64)
         return Prepared(sets, sets)
 
-    monkeypatch.setattr(gpu_models._OneGroup, "prepare", nothing)
-    assert not any(row["good"] for row in checks(runner, KERNELS[0]))
+    monkeypatch.setattr(gpu_model_runs._OneGroup, "prepare", nothing)
+    assert not any(row["good"] for row in checks(runner, KERNELS))
 
 
 def test_the_model_is_left_as_it_was(runner):
@@ -68,9 +83,20 @@ def test_the_model_is_left_as_it_was(runner):
     before = model.config._attn_implementation
     with torch.no_grad():
         wanted = model(ids).logits
-        with dense_lines(KERNELS)[0].inside(model, runner.watch):
+        with dense_line(KERNELS).inside(model, runner.watch):
             torch.testing.assert_close(model(ids).logits, wanted)
         assert model.config._attn_implementation == before
+        with shortened(model, 1):
+            runner.run(runner.subject.lines[1], 192)
+        assert len(model.model.layers) == model.config.num_hidden_layers == 2
+        torch.testing.assert_close(model(ids).logits, wanted)
+
+
+@pytest.mark.parametrize("line", LINES["smollm2"])
+def test_every_line_is_compiled_before(line):
+    said = compile_line(("smollm2", line, [192, 320], KERNELS), "cpu", SIZES)
+    assert " compiled in " in said, said
+    assert str({0: "dense", CHECKS: CHECKS, XATTENTION: "stride 16"}.get(line, "K=16")) in said
 
 
 def test_positions_are_scaled_past_what_the_model_was_trained_on():
