@@ -18,11 +18,7 @@ from typing import Any
 import torch
 
 from benchmarks.gpu_focus_checks import check_all, group_sets
-from benchmarks.gpu_focus_prefill import (
-    flash_there,
-    prefill,
-    sampled_error,
-)
+from benchmarks.gpu_focus_prefill import flash_there, prefill, quiet, sampled_error, warm_all
 from benchmarks.gpu_record import Recording, say
 from focus_core.kernels.focus import focus_attention
 
@@ -78,20 +74,29 @@ def main() -> None:
     parser.add_argument("--parts", default=",".join(PARTS), help=f"some of {', '.join(PARTS)}")
     parser.add_argument("--repeats", type=int, default=7)
     parser.add_argument("--long-repeats", type=int, default=5)
-    parser.add_argument("--slow-repeats", type=int, default=2, help="runs of cuDNN and FlashAttention-2 at a million")
+    parser.add_argument("--slow-repeats", type=int, default=1, help="runs of cuDNN and FlashAttention-2 at a million")
     chosen = parser.parse_args()
     parts = chosen.parts.split(",")
+    quiet()
     about = "Focus beside dense attention, forward, bf16."
+    if "long" in parts:
+        about += (
+            f" At a million tokens cuDNN and FlashAttention-2 run {chosen.slow_repeats} time(s), without warming up."
+        )
     if not flash_there():
         about += " flash-attn-4 was not installed and is not measured."
     record = Recording(chosen.json, about, SOURCES)
+    workers = max(1, min(14, (os.cpu_count() or 2) - 2))
     with torch.no_grad():
         if "check" in parts:
-            checks = check_all(max(1, min(14, (os.cpu_count() or 2) - 2)), flash_there())
+            checks = check_all(workers, flash_there())
             record.check(*checks)
             print(f"{sum(row['good'] for row in checks)} of {len(checks)} checks hold", flush=True)
             errors = [row["error"] for row in checks if "error" in row]
             print("largest relative error", max(errors, default=None), flush=True)
+        shapes = [shape for part in PREFILL if part in parts for shape in PREFILL[part]]
+        if shapes:
+            warm_all(shapes, workers)
         for part in PREFILL:
             if part not in parts or part == "long":
                 continue

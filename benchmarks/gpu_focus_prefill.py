@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import importlib.util
 import math
+import multiprocessing
+import os
 import statistics
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -16,8 +19,7 @@ from benchmarks.gpu_focus_checks import group_sets
 from focus_core.benchmark.prefill import rotated, spread
 from focus_core.kernels.focus import choose_backend, flash, focus_attention
 from focus_core.kernels.focus.flash import attend, scatter, sort, tiled
-from focus_core.kernels.focus.triton import gather, group_pass, near_pass, plan, tiles
-from focus_core.kernels.focus.triton import run as whole
+from focus_core.kernels.focus.triton import gather, group_pass, near_pass, pieces, plan, tiles
 
 TORCH = {"cudnn": SDPBackend.CUDNN_ATTENTION, "fa2": SDPBackend.FLASH_ATTENTION}
 DENSE = ("fa4", *TORCH)
@@ -119,7 +121,9 @@ def kept_pairs(call: list[Any], members: tuple[int, int]) -> float:
 
 
 def stage_runs(call: list[Any], members: tuple[int, int], backend: str) -> dict[str, Callable[[], None]]:
-    """Every stage of one prefill (its first round of groups), each on the results of those before."""
+    """Every stage of one prefill (its first piece and round of groups), each on the results of those before."""
+    parts, most = served(call, members, backend)
+    call = list(next(pieces.views((*call, None, call[0], None), parts))[:5])
     q, k, v, sets, offered = call
     scores, routers = tiles.scores_of(q.shape[3] ** -0.5, None), offered.shape[1]
     out = torch.empty_like(q)
@@ -147,8 +151,7 @@ def stage_runs(call: list[Any], members: tuple[int, int], backend: str) -> dict[
             near(near_pass.SortedPart(*kept["part"], at.spot, at.group, at.over), tiles.apart_tile(*kind))
 
         return {"plan": sorted_, "gather": scattered, "group_pass": attended, "near_pass": merged}
-    far = tiles.group_tile(*kind)
-    most = round_slots(members, backend)
+    far = tiles.begun_tile(*kind) if backend == "flash" else tiles.group_tile(*kind)
 
     def planned() -> None:
         kept["plan"] = plan.make_plan(sets, offered, None, WINDOW, SINKS, members, 0, most, far.rows)
@@ -169,9 +172,12 @@ def stage_runs(call: list[Any], members: tuple[int, int], backend: str) -> dict[
     return {"plan": planned, "gather": gathered, "group_pass": grouped, "near_pass": neared}
 
 
-def round_slots(members: tuple[int, int], backend: str) -> int:
-    """Groups of a query that the first round serves."""
-    return min(members[0], tiled.ROUND_SLOTS if backend == "flash" else whole.ROUND_SLOTS)
+def served(call: list[Any], members: tuple[int, int], backend: str) -> tuple[int, int]:
+    """In how many pieces of heads a call is served, and how many groups of a query a round serves."""
+    tiled_ = backend == "flash" and not flash.same_sets(call[3], call[4])
+    heads = call[1].shape[0] * call[1].shape[1]
+    parts, slots = pieces.pieces_of(heads, members[0], pieces.TILED_STANDING if tiled_ else None)
+    return parts, min(slots, members[0])
 
 
 def stages(runs: dict[str, Callable[[], None]]) -> dict[str, float]:
@@ -183,13 +189,54 @@ def stages(runs: dict[str, Callable[[], None]]) -> dict[str, float]:
     return found
 
 
+def quiet() -> None:
+    """flash-attn-4's compiled kernels are kept on disk for other processes, and a warning of each is not shown.
+
+    Before flash-attn-4 is imported.
+    """
+    os.environ.setdefault("FLASH_ATTENTION_CUTE_DSL_CACHE_ENABLED", "1")
+    os.environ.setdefault("PYTHONWARNINGS", "ignore:Argument aux_data")
+    warnings.filterwarnings("ignore", message="Argument aux_data")
+
+
+def warm_all(shapes: list[dict[str, Any]], workers: int) -> None:
+    """Compile what the shapes need, several at once; kernels are kept on disk.
+
+    Args:
+        shapes: as for ``prefill``.
+        workers: processes.
+    """
+    jobs: dict[Any, tuple[dict[str, Any], str]] = {}
+    for shape in shapes:
+        # Lengths that the plan and the sort tell apart.
+        tokens = 4096 if shape["tokens"] <= 1 << 15 else 1 << 16 if shape["tokens"] <= 1 << 18 else 1 << 19
+        few = {name: size for name, size in shape.items() if name not in ("dense", "groups")} | {"tokens": tokens}
+        for backend in ("triton", *(("flash", "fa4") if flash_there() else ())):
+            kind = few | ({"tokens": 4096, "looks": 1, "routers": 1} if backend == "fa4" else {})
+            jobs[tuple(sorted(kind.items())), backend] = kind, backend
+    with multiprocessing.get_context("spawn").Pool(min(workers, len(jobs))) as pool:
+        pool.map(_warm_one, sorted(jobs.values(), key=lambda job: job[1]), chunksize=1)
+
+
+def _warm_one(job: tuple[dict[str, Any], str]) -> None:
+    shape, backend = job
+    with torch.no_grad():
+        call = inputs(shape, 16)
+        if backend == "fa4":
+            dense("fa4", *call[:3])()
+        else:
+            members = shape.get("looks", 1), 1
+            focus_attention(*call, window=WINDOW, sinks=SINKS, backend=backend, members=members)
+        torch.cuda.synchronize()
+
+
 def prefill(shape: dict[str, Any], repeats: int, slow_repeats: int | None = None) -> list[dict[str, Any]]:
     """Rows of one shape: every dense kernel, and Focus by each backend with each number of groups, interleaved.
 
     Args:
         shape: heads, kv, dim, tokens, groups; and routers, looks, batch, dense, where they are not the usual ones.
         repeats: runs of each.
-        slow_repeats: runs of cuDNN and FlashAttention-2, where fewer.
+        slow_repeats: runs of cuDNN and FlashAttention-2, where fewer; these have none before them to warm up.
     """
     looks = shape.get("looks", 1)
     first = inputs(shape, shape["groups"][0])
@@ -207,8 +254,10 @@ def prefill(shape: dict[str, Any], repeats: int, slow_repeats: int | None = None
     mine = {f"{backend}{n}": focus(call, backend) for n, call in calls.items() for backend in backends}
     runs = mine | {name: dense(name, *first[:3]) for name in names}
     counts = {name: slow_repeats if name in TORCH and slow_repeats else repeats for name in runs}
-    for run in runs.values():
-        run()
+    short = [x[:, :, :4096] for x in first[:3]]
+    for name, run in runs.items():
+        # A run of seconds needs none before it.
+        (dense(name, *short) if slow_repeats and name in TORCH else run)()
     if shape["tokens"] <= GRAPHED:
         runs |= {f"{name}_graph": graphed(run) for name, run in runs.items()}
     times: dict[str, list[float]] = {name: [] for name in runs}
@@ -256,6 +305,9 @@ def prefill(shape: dict[str, Any], repeats: int, slow_repeats: int | None = None
                 "error": sampled_error(call, WINDOW, SINKS, out),
             }
             del out
-            row["rounds"] = -(-looks // round_slots((looks, 1), backend))
-            rows.append(row | {"stages_ms": stages(stage_runs(call, (looks, 1), backend))})
+            parts, slots = served(call, (looks, 1), backend)
+            row |= {"rounds": -(-looks // slots), "pieces": parts}
+            # Pieces are alike, and one after another.
+            took_ms = stages(stage_runs(call, (looks, 1), backend))
+            rows.append(row | {"stages_ms": {name: ms * parts for name, ms in took_ms.items()}})
     return rows

@@ -17,10 +17,11 @@ from typing import Any
 
 import torch
 
-from benchmarks.gpu_focus_prefill import SINKS, WINDOW, clock, dense, flash_there, graphed, inputs
+from benchmarks.gpu_focus_prefill import SINKS, WINDOW, clock, dense, flash_there, graphed, inputs, quiet
 from benchmarks.gpu_record import Recording
-from focus_core.kernels.focus.flash import attend, scatter, sort
+from focus_core.kernels.focus.flash import attend, scatter, sort, tiled
 from focus_core.kernels.focus.triton import gather, group_pass, near_pass, plan, tiles
+from focus_core.kernels.focus.triton.run import FarPass, focus_triton
 from focus_core.kernels.focus.triton.tiles import Tile
 
 SOURCES = ("focus_core/kernels/focus/triton", "focus_core/kernels/focus/flash")
@@ -30,14 +31,15 @@ SHAPES = {
     "32 on 8x128": {"heads": 32, "kv": 8, "dim": 128, "routers": 8, "looks": 4},
 }
 NEAR = [
-    Tile(64, 64, 4, 2), Tile(64, 64, 4, 3), Tile(64, 64, 4, 4), Tile(64, 128, 4, 2), Tile(128, 64, 4, 2),
-    Tile(128, 64, 4, 3), Tile(128, 64, 8, 2), Tile(128, 64, 8, 3), Tile(128, 128, 8, 2), Tile(64, 32, 4, 3),
-    Tile(128, 32, 4, 3), Tile(64, 64, 8, 2),
+    Tile(64, 32, 4, 2), Tile(64, 32, 4, 3), Tile(64, 32, 4, 4), Tile(64, 64, 4, 2), Tile(64, 64, 4, 3),
+    Tile(64, 128, 4, 2), Tile(128, 32, 4, 3), Tile(128, 32, 8, 3), Tile(128, 64, 8, 2), Tile(128, 64, 8, 3),
 ]  # fmt: skip
 FAR = [
-    Tile(128, 64, 8, 3, True), Tile(128, 64, 8, 4, True), Tile(128, 128, 8, 2, True), Tile(128, 64, 4, 3, True),
-    Tile(128, 64, 8, 3, False), Tile(256, 64, 8, 2, True), Tile(64, 64, 4, 3, True), Tile(64, 128, 4, 2, True),
+    Tile(128, 64, 8, 3, True), Tile(128, 64, 8, 4, True), Tile(128, 64, 8, 3, False), Tile(64, 64, 4, 3, True),
+    Tile(64, 128, 4, 2, True),
 ]  # fmt: skip
+BEGUN = [Tile(128, 64, 8, 3, True), Tile(128, 64, 8, 2, True), Tile(128, 32, 8, 3, True), Tile(64, 64, 4, 3, True)]
+STANDING = (1, 2, 4)
 MOVED = (32, 64, 128, 256)
 
 
@@ -82,6 +84,13 @@ class Prepared:
         rows = gather.gather_keys(k, v, made, offered.shape[1])
         return lambda: group_pass.group_pass(q, *rows, made, sets, offered, False, self.scores, tile)
 
+    def tiled(self, tile: Tile, standing: int) -> Callable[[], Any]:
+        """The whole call with flash-attn-4 on tiles."""
+        kind = {"window": WINDOW, "sinks": SINKS, "first_key": None, "scale": self.shape["dim"] ** -0.5}
+        kind |= {"softcap": None, "return_lse": False, "members": (self.looks, 1)}
+        far = FarPass(tiled.tiled_pass, lambda *_: tile, standing)
+        return lambda: focus_triton(*self.call, **kind, far=far)
+
 
 def time_of(run: Callable[[], Any]) -> float:
     """Median milliseconds of five replays."""
@@ -96,6 +105,8 @@ def candidates(name: str) -> list[tuple[str, Tile]]:
     found += [("group pass", tile) for tile in FAR]
     if SHAPES[name].get("routers", 1) == 1:
         found += [("near after flash", tile) for tile in NEAR]
+    elif flash_there():
+        found += [(f"whole, {n} groups standing", tile) for n in STANDING for tile in BEGUN]
     return found
 
 
@@ -103,6 +114,8 @@ def make(prepared: Prepared, what: str, tile: Tile) -> Callable[[], Any]:
     """One candidate, ready to run."""
     if what == "group pass":
         return prepared.far(tile)
+    if what.startswith("whole"):
+        return prepared.tiled(tile, int(what.split()[1]))
     parts = prepared.slots() if what == "near after Triton" else prepared.sorted()
     return lambda: prepared.near(parts, tile)
 
@@ -159,6 +172,7 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=131072)
     parser.add_argument("--shapes", nargs="*", default=list(SHAPES))
     chosen = parser.parse_args()
+    quiet()
     record = Recording(chosen.json, "Sizes of Focus's GPU kernels beside one another.", SOURCES)
     jobs = [(name, *found) for name in chosen.shapes for found in candidates(name)]
     with multiprocessing.get_context("spawn").Pool(max(1, min(14, (os.cpu_count() or 2) - 2))) as pool:
