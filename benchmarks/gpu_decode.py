@@ -4,13 +4,15 @@
 none stays in the GPU's own cache. ``ms`` is eager, ``ms_graph`` one CUDA graph of all turns; each way has its own
 strongest dense kernel. A step holds everything that attention does with the cache: choosing the query's features,
 folding matrices into queries and sums, merging. Bytes are those of the tensors. Rows with ``kept: false`` are sizes and
-designs tried beside the shipped one, as graphs. The error is that of some heads against double precision.
+designs tried beside the shipped one (``--tune``), as graphs. SFA's prefill comes last. The error is that of some heads
+against double precision.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import statistics
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,9 +21,11 @@ from typing import Any
 import torch
 
 from benchmarks import gpu_decode_shapes as shapes
+from benchmarks import gpu_sfa_prefill
 from benchmarks.gpu_decode_checks import check_all
 from benchmarks.gpu_decode_ways import TORCH, Race, by, compared, dense_kernels, rate, relative
 from benchmarks.gpu_record import Recording
+from benchmarks.gpu_slim_profile import profile, why
 from focus_core.benchmark.prefill import spread
 from focus_core.kernels.mla import keys_and_values, mla_attention
 from focus_core.kernels.mla.triton_decode import by_head, mla_decode
@@ -31,8 +35,9 @@ from focus_core.kernels.slim import slim_attention
 from focus_core.kernels.slim.triton_decode import weighted_states
 
 SOURCES = [f"focus_core/kernels/{name}/triton_decode.py" for name in ("sfa", "slim", "mla")]
-SOURCES += ["focus_core/kernels/split_merge.py", "focus_core/kernels/focus/triton/tiles.py"]
-PARTS = ("check", "sfa", "slim", "mla")
+SOURCES += ["focus_core/kernels/slim/triton_held.py", "focus_core/kernels/sfa/triton_thin.py"]
+SOURCES += [f"focus_core/kernels/{name}.py" for name in ("split_merge", "ready", "focus/triton/tiles")]
+PARTS = ("check", "sfa", "slim", "mla", "prefill")
 
 
 def others(times: dict[str, list[float]], names: list[str], about: dict[str, Any], size: int) -> Iterator[dict]:
@@ -96,19 +101,14 @@ def slim(shape: dict[str, Any], repeats: int, tune: bool) -> list[dict[str, Any]
         for name, kernel in dense_kernels(False).items()
         if race.add(name, [lambda kernel=kernel: kernel(c.q, k, v)])
     ]
+    plain = race.add("torch", [lambda: slim_attention(c.q, **c.given, backend="cpu")], graph=False)
     past = shape["tokens"] - 1
-    plans = shapes.slim_plans(shape["turned"]) if tune else {}
+    shipped, *more = shapes.slim_plans(shape["turned"])
     tried = [
-        name
-        for name, plan in plans.items()
-        if race.add(name, [lambda plan=plan: weighted_states(c.operands, past, scale, None, plan)], eager=False)
+        f"{plan}"
+        for plan in [shipped, *(more if tune else [])]
+        if race.add(f"{plan}", [lambda plan=plan: weighted_states(c.operands, past, scale, None, plan)], eager=False)
     ]
-    if (
-        tune
-        and not shape["turned"]
-        and race.add("torch", [lambda: slim_attention(c.q, **c.given, backend="cpu")], False)
-    ):
-        tried.append("torch")
     times = race.times(repeats)
     size = c.operands.state.nbytes
     about = {"method": "slim", "phase": "decode", **shape, "kv": heads, "repeats": repeats, "dtype": "bfloat16"}
@@ -116,10 +116,14 @@ def slim(shape: dict[str, Any], repeats: int, tune: bool) -> list[dict[str, Any]
     row |= {"dense_bytes": k.nbytes + v.nbytes, "cache_ratio": size / (k.nbytes + v.nbytes)}
     row |= {"ceiling": 1 / row["cache_ratio"], "gb_per_s": rate(size, row["ms_graph"])}
     row["dense_gb_per_s"] = rate(row["dense_bytes"], row[row["baseline_graph"] + "_graph_ms"])
-    if tried:
-        row["stages_ms"] = {"states": spread(times[f"{tried[0]}_graph"])}
+    states = spread(times[f"{shipped}_graph"])
+    row |= {"stages_ms": {"states": states}, "profile": profile(shape, shipped, states["median"])}
+    if plain:
+        # What a user of torch alone has over the same cache; it does not run as a graph.
+        row |= {"torch_ms": spread(times["torch"])}
+        row["speedup_over_torch"] = statistics.median(a / b for a, b in zip(times["torch"], times["slim"], strict=True))
     row["error"] = shapes.slim_error(c, step(), scale)
-    return [row, *others(times, tried, about | {"part": "states"}, size)]
+    return [row, *others(times, tried[1:], about | {"part": "states"}, size)]
 
 
 def mla(shape: dict[str, Any], repeats: int, tune: bool) -> list[dict[str, Any]]:
@@ -156,7 +160,7 @@ def mla(shape: dict[str, Any], repeats: int, tune: bool) -> list[dict[str, Any]]
         f"absorbed_{name}": lambda q, k, v, kind=kind: by(
             kind, q, *(x.expand(-1, q.shape[1], -1, -1) for x in (k, v)), scale=scale
         )
-        for name, kind in TORCH.items()
+        for name, kind in (TORCH if tune else {}).items()
     }
     tried = [
         name
@@ -192,15 +196,20 @@ def main() -> None:
     about = "Decode kernels of SFA, Slim attention and MLA beside the fastest dense attention of each shape."
     record = Recording(chosen.json, about, SOURCES)
     workers = max(1, min(14, (os.cpu_count() or 2) - 2))
-    jobs = shapes.jobs([part for part in parts if part != "check"], chosen.tune)
+    jobs = shapes.jobs([part for part in parts if part in shapes.SHAPES], chosen.tune)
     with torch.no_grad():
         record.check(*check_all(workers, shapes.compile_one, jobs, "check" in parts))
         checks = record.found["checks"]
         print(f"{sum(check['good'] for check in checks)} of {len(checks)} checks hold", flush=True)
         for part, measure in (("sfa", sfa), ("slim", slim), ("mla", mla)):
             for shape in shapes.SHAPES[part] if part in parts else []:
-                record.add(*measure(shape, chosen.repeats, chosen.tune and shape.get("tune", True)))
+                rows = measure(shape, chosen.repeats, chosen.tune and shape.get("tune", True))
+                if part == "slim":
+                    record.found.setdefault("why", {}).update(why(rows[0]))
+                record.add(*rows)
                 torch.cuda.empty_cache()
+        for shape in gpu_sfa_prefill.SHAPES if "prefill" in parts else []:
+            record.add(*gpu_sfa_prefill.prefill(shape, min(chosen.repeats, 5)))
     sys.exit(record.failed(1.5e-2))
 
 

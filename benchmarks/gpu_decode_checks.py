@@ -117,6 +117,23 @@ def mla(
     return compute
 
 
+def thinned(case: dict[str, Any], device: str = "cuda") -> dict[str, Any]:
+    """Whether rows without all but their top features are those of ``sparsify``, to the last bit."""
+    import torch
+
+    from focus_core.kernels.sfa import sparsify
+    from focus_core.kernels.sfa.triton_thin import thin
+
+    x = drawer(case, device)(2, 3, case.get("keys", 70), case.get("dim", 128))
+    if case.get("zeros"):
+        # Equal magnitudes, and rows with fewer numbers than features.
+        x = x.sign() * (torch.arange(x.shape[-1], device=device) % 5 == 0)
+    if case.get("tokens_first"):
+        x = x.transpose(1, 2).contiguous().transpose(1, 2)
+    same = torch.equal(thin(x, case["features"]), sparsify(x, case["features"]))
+    return {**case, "good": same}
+
+
 _METHODS = {"sfa": sfa, "slim": slim, "mla": mla}
 
 
@@ -167,6 +184,9 @@ def cases() -> list[dict[str, Any]]:
         {"dtype": "float32", "heads": 16, **deepseek}, {"rope": 0},
     ):  # fmt: skip
         found.append({"method": "mla", **more})
+    for dim, dtype in itertools.product((64, 80, 128, 256), ("bfloat16", "float16", "float32")):
+        for more in ({"features": 16}, {"features": 16, "zeros": True}, {"features": dim, "tokens_first": True}):
+            found.append({"method": "thin", "dim": dim, "dtype": dtype, "keys": 333, **more})
     return found
 
 
@@ -175,6 +195,8 @@ def check(case: dict[str, Any], device: str = "cuda") -> dict[str, Any]:
 
     The case's ``plan`` changes sizes and ways of the method's kernel.
     """
+    if case["method"] == "thin":
+        return thinned(case, device)
     left = ("method", "softcap", "scale", "first", "dtype", "plan")
     shape = {name: x for name, x in case.items() if name not in left}
     compute = _METHODS[case["method"]](case, device, **shape)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 from dataclasses import dataclass
 from typing import Any
@@ -39,38 +40,35 @@ SHAPES: dict[str, list[dict[str, Any]]] = {
     ],
 }
 SFA_PLANS = [
-    codes.Plan(128, 4, 2, True, 4), codes.Plan(128, 4, 2, True, 16), codes.Plan(128, 4, 2, True, 32),
-    codes.Plan(128, 4, 1, True, 8), codes.Plan(128, 4, 1, False, 8), codes.Plan(128, 4, 1, False, 32),
-    codes.Plan(64, 4, 2, True, 16), codes.Plan(64, 4, 3, True, 8), codes.Plan(64, 4, 1, False, 16),
-    codes.Plan(128, 8, 2, True, 8), codes.Plan(128, 8, 1, False, 8), codes.Plan(256, 8, 1, True, 8),
-    codes.Plan(256, 8, 1, False, 8), codes.Plan(128, 4, 2, False, 8), codes.Plan(64, 2, 2, True, 16),
+    codes.Plan(128, 4, 2, True, 2), codes.Plan(128, 4, 2, True, 8), codes.Plan(128, 4, 2, True, 32),
+    codes.Plan(128, 4, 3, True, 4), codes.Plan(64, 2, 2, True, 16), codes.Plan(64, 2, 3, True, 8),
 ]  # fmt: skip
 MLA_PLANS = {
-    128: [
-        latents.Plan(64, 64, 8, 2, 1), latents.Plan(64, 32, 8, 2, 1), latents.Plan(64, 32, 8, 3, 1),
-        latents.Plan(64, 64, 8, 2, 2), latents.Plan(64, 64, 8, 2, 4), latents.Plan(32, 64, 8, 2, 1),
-    ],
+    128: [latents.Plan(64, 64, 8, 2, 2), latents.Plan(64, 32, 8, 3, 1)],
     16: [
-        latents.Plan(16, 64, 4, 2, 4), latents.Plan(16, 32, 4, 3, 4), latents.Plan(16, 32, 4, 2, 4),
-        latents.Plan(16, 64, 8, 2, 2), latents.Plan(16, 128, 8, 1, 2), latents.Plan(16, 64, 4, 2, 1),
-        latents.Plan(16, 32, 8, 4, 2),
+        latents.Plan(16, 64, 4, 2, 2), latents.Plan(16, 32, 4, 2, 3), latents.Plan(16, 32, 4, 2, 6),
+        latents.Plan(16, 32, 4, 3, 3),
     ],
 }  # fmt: skip
 
 
-def slim_plans(turned: bool) -> dict[str, states.Plan]:
-    """Sizes and designs of Slim's kernels by name, the shipped one first."""
-    few = 2 if turned else 4
+def slim_plans(turned: bool) -> list[states.Plan]:
+    """Sizes and designs of Slim's kernels, the shipped one first."""
+    held = functools.partial(states.Plan, rows=1, held=True)
     plans = [
-        states.plan_for(torch.bfloat16, 4096, turned), states.Plan(256, 64, few, 1), states.Plan(256, 64, few, 4),
-        states.Plan(256, 64, few, 2, swap=True), states.Plan(256, 32, 2, 2), states.Plan(256, 32, 2, 4, swap=True),
-        states.Plan(256, 128, few, 1), states.Plan(256, 64, few, 2, 8, 1), states.Plan(512, 64, few, 2, 8, 1),
-        states.Plan(512, 64, few, 2, 8, 1, swap=True), states.Plan(512, 64, few, 4, 8, 1, swap=True),
-        states.Plan(512, 32, few, 3, 8, 1, swap=True), states.Plan(512, 32, few, 3, 4, 1),
-        states.Plan(256, 64, few, 2, together=False), states.Plan(256, 64, few, 2, swap=True, together=False),
-        states.Plan(512, 64, few, 2, 8, 1, together=False),
+        states.plan_for(torch.bfloat16, 4096, turned),
+        states.Plan(256, 32, 2, 2), states.Plan(512, 64, 2, 2, 8, 1, together=False),
+        held(512, 32, lag=2, warps=8, programs=1), held(512, 32, lag=1, warps=8, programs=1),
+        held(256, 32, lag=2, warps=4, programs=2), held(256, 32, lag=1, warps=4, programs=2),
+        held(512, 32, lag=3, warps=8, programs=1, again=True), held(256, 32, lag=3, warps=4, programs=2, again=True),
+        held(256, 64, lag=1, warps=4, programs=2), held(512, 64, lag=1, warps=8, programs=1),
+        held(512, 64, lag=2, warps=8, programs=1, again=True), held(512, 32, lag=2, warps=8, programs=1, swap=True),
+        held(512, 64, lag=2, warps=8, programs=1, again=True, swap=True),
+        held(256, 64, lag=2, warps=4, programs=2, again=True, swap=True),
+        held(512, 16, lag=3, warps=4, programs=2, again=True), held(1024, 16, lag=3, warps=8, programs=1, again=True),
+        held(1024, 32, lag=2, warps=16, programs=1, again=True), held(512, 64, warps=8, programs=1, together=False),
     ]  # fmt: skip
-    return {f"{plan}": plan for plan in plans}
+    return list(dict.fromkeys(plans))
 
 
 def _drawer(seed: int) -> Any:
@@ -179,7 +177,7 @@ def jobs(parts: list[str], tune: bool) -> list[tuple[str, dict[str, Any], Any]]:
             short = {name: x for name, x in shape.items() if name not in ("caches", "expanded", "tune")}
             plans: list[Any] = {
                 "sfa": SFA_PLANS,
-                "slim": list(slim_plans(shape.get("turned", False)).values()),
+                "slim": slim_plans(shape.get("turned", False)),
                 "mla": MLA_PLANS.get(shape["heads"], []),
             }[part]
             for plan in [None, *(plans if tune and shape.get("tune", True) else [])]:

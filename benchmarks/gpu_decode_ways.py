@@ -51,6 +51,17 @@ def dense_kernels(shared: bool) -> dict[str, Callable[[Any, Any, Any], Any]]:
     return found | {"fa4": fa4}
 
 
+def by_prefill(name: str, q: Any, k: Any, v: Any) -> Any:
+    """Causal dense attention of a prompt by cuDNN, FlashAttention-2 or flash-attn-4."""
+    if name != "fa4":
+        with sdpa_kernel(TORCH[name]):
+            return F.scaled_dot_product_attention(q, k, v, is_causal=True)
+    from flash_attn.cute import flash_attn_func
+
+    out = flash_attn_func(*(x.transpose(1, 2) for x in (q, k, v)), causal=True)
+    return (out[0] if isinstance(out, tuple) else out).transpose(1, 2)
+
+
 class Race:
     """Candidates over some caches in turn, eager and as one CUDA graph each."""
 
@@ -59,7 +70,7 @@ class Race:
         self.caches: dict[str, int] = {}
         self.refused: dict[str, str] = {}
 
-    def add(self, name: str, steps: list[Step], eager: bool = True) -> bool:
+    def add(self, name: str, steps: list[Step], eager: bool = True, graph: bool = True) -> bool:
         """Enter a candidate, a step a cache; one that cannot run is kept in ``refused`` with its reason."""
 
         def run() -> list[Any]:
@@ -68,14 +79,16 @@ class Race:
         try:
             run()
             torch.cuda.synchronize()
-            replay = graphed(run)
-            replay()
-            torch.cuda.synchronize()
+            if graph:
+                self.runs[f"{name}_graph"] = graphed(run)
+                self.runs[f"{name}_graph"]()
+                torch.cuda.synchronize()
         except Exception as problem:
+            # One way that cannot run must not hide the others.
             self.refused[name] = f"{type(problem).__name__}: {problem}"[:300]
+            self.runs.pop(f"{name}_graph", None)
             torch.cuda.synchronize()
             return False
-        self.runs[f"{name}_graph"] = replay
         if eager:
             self.runs[name] = run
         self.caches[name] = len(steps)

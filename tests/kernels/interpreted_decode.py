@@ -14,6 +14,7 @@ import torch
 from benchmarks.gpu_decode_checks import check
 
 _SFA = {"method": "sfa", "keys": 70, "dim": 32, "heads": 4, "kv": 2, "features": 6, "dtype": "float32"}
+_THIN = {"method": "thin", "features": 6, "dim": 32, "dtype": "float32"}
 _SLIM = {"method": "slim", "keys": 70, "heads": 2, "dim": 16, "dtype": "float32"}
 _HELD = _SLIM | {"plan": {"chunk": 16, "held": True, "columns": 32, "lag": 2}}
 _MLA = {"method": "mla", "keys": 70, "heads": 4, "rank": 24, "nope": 8, "rope": 8, "value": 12, "dtype": "float32"}
@@ -31,6 +32,10 @@ CASES = {
     "pairs without overlap dropped, codes of pairs": _SFA | {"select": "pairs", "no_overlap": "exclude"},
     "codes of keys alone": _SFA | {"sparse": "keys"},
     "codes with zeros and ties": _SFA | {"zeros": True, "no_overlap": "exclude"},
+    "rows without all but their top": _THIN | {"dim": 24, "tokens_first": True},
+    "rows of zeros and ties": _THIN | {"zeros": True},
+    "rows in 16 bits": _THIN | {"dtype": "float16", "features": 1, "dim": 40},
+    "rows that keep all": _THIN | {"dtype": "bfloat16", "features": 32},
     "one cached state": _SLIM | {"keys": 1},
     "two cached states": _SLIM | {"keys": 2},
     "states in several slices": _SLIM | {"keys": 150, "heads": 3, "dim": 64, "value_bias": True},

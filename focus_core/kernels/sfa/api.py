@@ -106,11 +106,11 @@ def sfa_attention(
         out, lse = compute(q, k.dense() if coded else k, v, query_support, key_support, **shared)
         return (out, lse) if return_lse else out
     # With a leak the values are the same, and the gradient goes around the support.
-    thin = sparsify(q, features, select, leak=leak) if sparse == "both" else q
+    thin = _sparse(q, features, select, leak) if sparse == "both" else q
     if backend == "codes":
         codes = k if coded else encode(k, features, select)
         return sfa_from_codes(thin, codes, v, query_support, return_lse=return_lse, **shared)
-    keys = k.dense() if coded else sparsify(k, features, select, leak=leak)
+    keys = k.dense() if coded else _sparse(k, features, select, leak)
     key_support = torch.empty(0)
     if shared["exclude"]:
         key_support = k.support() if coded else _support(k, features, select)
@@ -129,7 +129,21 @@ def _by_triton(q, k, v, features: int, sparse: str, select: str, **shared):
         return sfa_decode(q, codes, v, None, choose=None, **shared)
     if select == "features":
         return sfa_decode(q, codes, v, None, choose=features, **shared)
-    return sfa_decode(sparsify(q, features, select), codes, v, _support(q, features, select), choose=None, **shared)
+    return sfa_decode(
+        _sparse(q, features, select, False), codes, v, _support(q, features, select), choose=None, **shared
+    )
+
+
+def _sparse(x: torch.Tensor, features: int, select: str, leak: bool) -> torch.Tensor:
+    """``sparsify``, by one kernel where nothing but the values is needed and a GPU is there."""
+    served = select == "features" and x.dtype in (torch.float16, torch.bfloat16, torch.float32)
+    if not x.is_cuda or not served or (torch.is_grad_enabled() and x.requires_grad):
+        return sparsify(x, features, select, leak=leak)
+    if machine_refusal(x.device) is not None:
+        return sparsify(x, features, select, leak=leak)
+    from focus_core.kernels.sfa.triton_thin import thin
+
+    return thin(x, features)
 
 
 def _support(x: torch.Tensor, features: int, select: str) -> torch.Tensor:

@@ -223,18 +223,24 @@ def _with_new(o: Operands, out, lse, scale: float, softcap: float | None):
     return (old * out + new * o.new_value).to(o.q.dtype), whole
 
 
+def shares(plan: Plan, batch: int, width: int, past: int, device: torch.device) -> tuple[int, int, int, int]:
+    """Programs that share a row's columns, sequences of a launch, programs that share its keys, and keys of each."""
+    slices, room = cover(width, plan.columns), plan.programs * processors(device)
+    # Programs wait for each other, so those of a launch must all fit: sequences take turns where they do not.
+    rows = max(1, min(batch, room // slices))
+    splits = max(1, min(room // (slices * rows), cover(past, 4 * plan.chunk)))
+    per = cover(cover(past, splits), plan.chunk) * plan.chunk
+    return slices, rows, cover(past, per), per
+
+
 def weighted_states(o: Operands, past: int, scale: float, softcap: float | None, plan: Plan):
     """(B, H, w) sums of the past states by each head's weights, and (B, H, 1) log-sum-exp."""
     state = o.state if o.state.stride(2) == 1 else o.state.contiguous()
     batch, heads, _, dim = o.q.shape
     width, device = state.shape[2], o.q.device
-    slices, lines = cover(width, plan.columns), padded(heads)
+    lines = padded(heads)
+    slices, rows, splits, per = shares(plan, batch, width, past, device)
     room = plan.programs * processors(device)
-    # Programs wait for each other, so those of a launch must all fit: sequences take turns where they do not.
-    rows = max(1, min(batch, room // slices))
-    splits = max(1, min(room // (slices * rows), cover(past, 4 * plan.chunk)))
-    per = cover(cover(past, splits), plan.chunk) * plan.chunk
-    splits = cover(past, per)
     held = plan.held and dim & (dim - 1) == 0 and dim >= 16 and plan.columns % dim == 0
     # An interpreter runs programs one after the other: only one that waits for itself goes on.
     together = plan.together and (device.type == "cuda" or (held and slices == 1)) and slices * splits * rows <= room
