@@ -148,13 +148,10 @@ def layer_errors(result: dict[str, Any], key: str) -> go.Figure:
             )
     if not figure.data:
         return quiet(say(figure, "Equal to dense to the last bit in every layer."), height=340)
-    figure.add_hline(
-        y=GATE,
-        line={"dash": "dash", "width": 1, "color": QUIET},
-        annotation_text="5 %",
-        annotation_position="bottom right",
-        annotation_font_color=QUIET,
-    )
+    figure.add_hline(y=GATE, line={"dash": "dash", "width": 1, "color": QUIET})
+    # On a logarithmic axis a text's place is a logarithm, a line's is not.
+    at = {"x": 0, "xref": "paper", "xanchor": "left", "y": math.log10(GATE), "yanchor": "bottom"}
+    figure.add_annotation(text=f"{100 * GATE:g} %", showarrow=False, font={"color": QUIET}, **at)
     figure.update_yaxes(type="log", title="Largest error of a decoded token", exponentformat="power", dtick=1)
     figure.update_xaxes(title="Layer", dtick=max(1, round(len(dense["by_layer"]) / 15)))
     return quiet(figure, height=360)

@@ -78,7 +78,7 @@ def error_figure(result: dict[str, Any], by: str, layer: int | None) -> go.Figur
         )
     quiet(figure, height=430, hovermode="closest")
     # Below, and not beside: a narrow page would leave the lines no room.
-    figure.update_layout(legend={"y": -0.16, "yanchor": "top"}, margin={"t": 16, "r": 12})
+    figure.update_layout(legend={"y": -0.26, "yanchor": "top"}, margin={"t": 16, "r": 12})
     dense = 2 * result["head_dim"] if by == "bytes" else result["head_dim"]
     figure.update_xaxes(
         title="bytes of a key in one head, 16 bit" if by == "bytes" else "features (or dimensions) kept",

@@ -78,7 +78,8 @@ def pairs_figure(result: dict[str, Any]) -> go.Figure:
     quiet(figure, height=400, bargap=0.25, barmode="group")
     figure.add_hline(y=0, line={"color": QUIET, "width": 1.2})
     figure.update_yaxes(title="loss against dense, nats a token")
-    figure.update_layout(margin={"t": 48, "b": 40})
+    # What a narrow page leaves no room for stands in the table.
+    figure.update_layout(margin={"t": 48, "b": 40}, uniformtext={"minsize": 9, "mode": "hide"})
     return figure
 
 

@@ -89,12 +89,13 @@ def check_length(
     """
     model = model_name(request)
     tokens, exact = count_tokens(*text_of(request), model)
+    shape = shape_of(model)
     if needed > tokens * (1 if exact else _JUDGED_SLACK):
+        way = shorter(tokens if shape is None else min(tokens, shape.context))
         raise TooLarge(
             f"The text has {'' if exact else 'about '}{tokens:,} tokens and {needed:,} were asked for.",
-            f"{way}, or {longer}." if (way := shorter(tokens)) else f"Take {longer}.",
+            f"{way}, or {longer}." if way else f"Take {longer}.",
         )
-    shape = shape_of(model)
     if shape is not None and needed > shape.context:
         raise TooLarge(
             f"{model} reads at most {shape.context:,} tokens and {needed:,} were asked for.",

@@ -71,6 +71,8 @@ def test_figures_escape_names_and_say_what_is_missing():
     key = whole["rows"][1]["key"]
     assert {bar.name for bar in bars(whole, "float16").data} >= {"✕ lost to rounding", "≈ approximate"}
     assert any("overflows" in trace.name for trace in layer_errors(whole, key).data)
+    (limit,) = layer_errors(whole, key).layout.annotations
+    assert (limit.text, limit.y) == ("5 %", pytest.approx(math.log10(0.05)))
     for empty in (bars(merge([])), layer_errors(whole, "none"), layer_map(whole, "int8")):
         assert empty.layout.annotations[0].text
     assert len(words.layer_table(whole)) == 3 * 3 * 4

@@ -172,6 +172,14 @@ def test_the_cost_grows_with_every_choice_and_what_cannot_be_is_refused():
         handler.estimate(request(prompt=1200), host)
     with pytest.raises(TooLarge, match=r"at most 8,192 tokens.*up to 8,160"):
         handler.estimate(request(text_name="persuasion", prompt=9000), host)
+    with pytest.raises(TooLarge) as short:
+        handler.estimate(request(text_name=None, text="The cat sat on the mat."), host)
+    assert short.value.hint == "Take a longer text."
+    # A text's own length is no help where the model reads less.
+    with pytest.raises(TooLarge) as small:
+        handler.estimate(request(model="gpt2-novels", prompt=2000), host)
+    assert "1,173" in small.value.message
+    assert small.value.hint == "Take a prompt of up to 992 tokens, or a longer text."
 
 
 def test_the_job_takes_the_caches_that_save_and_names_its_text(monkeypatch):

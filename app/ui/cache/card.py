@@ -69,10 +69,8 @@ def _draw(page: Page, result: dict[str, Any]) -> None:
         rows=lambda: _table(held),
         note=f"{source}; {size:g} GB, {kind}, {batch} sequences.",
     )
-    st.latex(
-        r"n_\text{max} = \Big\lfloor \frac{M - w\,b}{B \cdot c} \Big\rfloor \qquad "
-        r"M \text{: card},\; w\,b \text{: weights},\; B \text{: sequences},\; c \text{: bytes a token}"
-    )
+    st.latex(r"n_\text{max} = \Big\lfloor \frac{M - w\,b}{B \cdot c} \Big\rfloor")
+    st.caption("M: bytes of the card; w b: of the weights; c: of a token; B: sequences.")
     counts = dict.fromkeys(("Longest context", "Most sequences"), st.column_config.NumberColumn(format="localized"))
     st.dataframe(_table(held), hide_index=True, key="cache_card_table", column_config=counts, placeholder="–")
     st.caption(plain(_source(shape, source, bool(measured))))

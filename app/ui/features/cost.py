@@ -76,8 +76,10 @@ def _cache(shown: Shown, measured: Measured) -> None:
     measured.badge()
     st.latex(
         r"\text{bytes a token} = L \cdot H_{kv} \cdot "
-        r"(\underbrace{k \cdot b + k}_{\text{values, one-byte dimensions}} + "
-        r"\underbrace{d \cdot b}_{\text{values } V}),\quad b = 2 \text{ or } 4"
+        r"(\underbrace{k b + k}_{\text{key}} + \underbrace{d b}_{\text{value}})"
+    )
+    st.caption(
+        "Of a key, k numbers of b = 2 or 4 bytes and one byte for the dimension of each; of a value all d numbers."
     )
     st.dataframe(
         words.cache_table(result),
