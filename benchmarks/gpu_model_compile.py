@@ -10,6 +10,7 @@ import multiprocessing
 import os
 import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
 
 from benchmarks.gpu_model_lines import llama_shape, xattention_line
 from benchmarks.gpu_model_runs import Runner, checks
@@ -60,5 +61,5 @@ def compiling(names: Sequence[str], lengths: list[int], kernels: tuple[str, str]
     # What flash-attn-4 compiles is kept on disk for the other processes.
     os.environ.setdefault("FLASH_ATTENTION_CUTE_DSL_CACHE_ENABLED", "1")
     cases: list[Case] = [(name, line, lengths, kernels) for name in names for line in LINES[name]]
-    with multiprocessing.get_context("spawn").Pool(len(cases)) as pool:
-        yield pool.imap_unordered(compile_line, cases)
+    with ProcessPoolExecutor(len(cases), multiprocessing.get_context("spawn")) as pool:
+        yield (done.result() for done in as_completed([pool.submit(compile_line, case) for case in cases]))

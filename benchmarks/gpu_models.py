@@ -24,7 +24,7 @@ import torch
 
 from benchmarks.gpu_focus_prefill import flash_there
 from benchmarks.gpu_model_compile import compiling
-from benchmarks.gpu_model_lines import Line, llama_shape, smollm2
+from benchmarks.gpu_model_lines import Line, Subject, llama_shape, smollm2
 from benchmarks.gpu_model_runs import Runner, checks, shortened
 from benchmarks.gpu_record import Recording, say
 from focus_core.benchmark.prefill import rotated, spread
@@ -35,8 +35,8 @@ REPEATS = {32768: 3, 131072: 2}
 STEPS = 8
 """Tokens that are decoded after each prefill."""
 WARM_LAYERS = 1
-SHOWN = ("model", "tokens", "phase", "line", "kernel", "ms", "attention_ms", "attention_share", "append_ms", "speedup")
-SHOWN += ("attention_speedup", "pair_limit", "peak_gb", "left_out")
+SHOWN = {"model", "tokens", "phase", "line", "kernel", "ms", "attention_ms", "attention_share", "append_ms", "speedup"}
+SHOWN |= {"attention_speedup", "pair_limit", "peak_gb", "left_out"}
 BEGUN = time.perf_counter()
 
 
@@ -186,14 +186,15 @@ def main() -> None:
     # Processes compile while the first model is made here.
     with compiling(names, lengths, kernels) if on_gpu else contextlib.nullcontext() as pool:
         record = Recording(chosen.json, about, sources(), chosen.device)
-        runner = Runner(makers[names[0]](), chosen.steps)
-        tell(f"{runner.subject.name} is there")
+        subject: Subject | None = makers[names[0]]()
+        tell("the first model is there")
         for said in pool or ():
             tell(said)
     for name in names:
-        if runner is None:
-            runner = Runner(makers[name](), chosen.steps)
-            tell(f"{runner.subject.name} is there")
+        if subject is None:
+            subject = makers[name]()
+            tell(f"{name} is there")
+        runner, subject = Runner(subject, chosen.steps), None
         record.check(*checks(runner, kernels))
         tell("checked")
         for tokens in lengths:
@@ -201,8 +202,8 @@ def main() -> None:
             for rows in measure(runner, tokens, chosen.repeats or REPEATS.get(tokens, 3), BEGUN + chosen.seconds):
                 record.replace(first, *rows)
             for row in rows:
-                say({field: row[field] for field in SHOWN if field in row})
-        runner = None
+                say({field: row[field] for field in row if field in SHOWN})
+        del runner
         gc.collect()
         if on_gpu:
             torch.cuda.empty_cache()

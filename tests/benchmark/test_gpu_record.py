@@ -65,6 +65,15 @@ def test_a_recording_is_whole_after_each_row(tmp_path, code, capsys):
     assert "FAILED" in capsys.readouterr().out
 
 
+def test_a_measurement_that_goes_on_replaces_its_rows_alone(tmp_path, code):
+    path = tmp_path / "bench.json"
+    recording = Recording(path, "A kernel.", ["kernel"], device="cpu", command="python -m benchmarks.gpu_x")
+    recording.add({"tokens": 1})
+    recording.replace(1, {"tokens": 2, "n": 1}, {"tokens": 3, "n": 1})
+    recording.replace(1, {"tokens": 2, "n": 2})
+    assert json.loads(path.read_text())["rows"] == [{"tokens": 1}, {"tokens": 2, "n": 2}]
+
+
 def test_parts_keep_where_each_row_came_from():
     def part(command, hash="1"):
         return {
