@@ -93,8 +93,8 @@ def _near_pass(
         low = tl.maximum(tl.program_id(0) * ROWS + offset - window + 1, first)
         if SORTED:
             # Read a block ahead: in the loop its wait would stand before every product.
-            j = low + tl.arange(0, BLOCK)
-            theirs = tl.load(groups + j, mask=j < high, other=-2)
+            next_j = low + tl.arange(0, BLOCK)
+            theirs = tl.load(groups + next_j, mask=next_j < high, other=-2)
         for start in range(low, high, BLOCK):
             j = start + tl.arange(0, BLOCK)
             k, v = _keys(Kh, Vh, j, low, high, kt, vt, D, DV, DP, DVP)
