@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from benchmarks.gpu_decode_checks import cases, check
 from focus_core.errors import NotAvailable, Unsupported
 from focus_core.kernels.mla import mla_attention
 from focus_core.kernels.sfa import encode, sfa_attention
@@ -36,6 +37,12 @@ def results():
 def test_interpreted_kernels_agree_with_the_reference(results, name):
     row = results[name]
     assert row["good"], row
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU; the interpreter covers it elsewhere")
+@pytest.mark.parametrize("case", cases()[::6], ids=str)
+def test_compiled_kernels_agree_with_the_reference(case):
+    assert check(case)["good"]
 
 
 def sfa_call(backend, queries=1, select="features", **changes):

@@ -33,6 +33,12 @@ def _own_scores(
         return tl.sum(x * q, 2)
 
 
+@triton.jit
+def _any(x, SIZE: tl.constexpr):
+    """Whether some of the numbers hold: 1 or 0."""
+    return tl.max(tl.reshape(x.to(tl.int32), [SIZE], can_reorder=True), 0)
+
+
 @triton.jit(do_not_specialize=["past", "per"])
 def attend_held(
     Q, STATE, BIAS, COS, SIN, SCORES, FIRST, PART, MOST, SUM,
@@ -67,7 +73,7 @@ def attend_held(
     S, TO = STATE + b * sb + col[None, :], SCORES + b * past * HP
     wide = (col < WIDTH)[None, :]
     m = tl.full([HP], -1e30, tl.float32)
-    l = tl.zeros([HP], tl.float32)
+    total = tl.zeros([CHUNK, HP], tl.float32)
     acc = tl.zeros([COLS, HP] if SWAP else [HP, COLS], tl.float32)
     asked = 0
     r = tl.arange(0, CHUNK)
@@ -100,10 +106,10 @@ def attend_held(
                     w = last
                 if LAG == 2:
                     w = before
-            late = tl.max(tl.max((due & (bits == -1)).to(tl.int32), 1), 0)
+            late = _any(due & (bits == -1), CHUNK * HP)
             while (late > 0) & (asked < PATIENCE):
                 bits = tl.load(at, mask=due, other=0, volatile=True)
-                late = tl.max(tl.max((due & (bits == -1)).to(tl.int32), 1), 0)
+                late = _any(due & (bits == -1), CHUNK * HP)
                 asked += 1
             x = bits.to(tl.float32, bitcast=True)
             if CAPPED:
@@ -115,7 +121,8 @@ def attend_held(
             new = tl.maximum(m, tl.max(x, 0) * unit)
             weight = tl.exp2(x * unit - new[None, :])
             shrink = tl.exp2(m - new)
-            l = l * shrink + tl.sum(weight, 0)
+            # Summed up at the end: each sum over a chunk would stop all warps.
+            total = total * shrink[None, :] + weight
             # Before the first chunk is due, what is held is not its keys, and all weights are 0.
             if SWAP:
                 acc = tl.dot(tl.trans(w), weight.to(w.dtype), acc * shrink[None, :], input_precision=DOT)
@@ -129,6 +136,7 @@ def attend_held(
     if WEIGHT:
         # Whoever waited in vain says so by NaN, and does not hang.
         m = tl.where(asked < PATIENCE, m, float("inf"))
+        l = tl.sum(total, 0)
         to = group * HP + h
         tl.store(MOST + to, m, mask=slice == 0)
         tl.store(SUM + to, l, mask=slice == 0)
