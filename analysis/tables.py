@@ -50,7 +50,11 @@ def _rows(figure: go.Figure, trace: go.Trace, index: int) -> pd.DataFrame:
         value = getattr(trace, field, None)
         # A series of the legend alone has one point that is nowhere.
         if value is not None and not isinstance(value, str) and any(v is not None for v in value):
-            columns[titles.get(field, field)] = list(value)
+            # An axis of two levels has a list for each.
+            levels = field in "xy" and all(isinstance(v, (list, tuple, np.ndarray)) for v in value)
+            columns[titles.get(field, field)] = (
+                [", ".join(map(str, v)) for v in zip(*value, strict=True)] if levels else list(value)
+            )
     for field in ("error_x", "error_y"):
         error = getattr(trace, field, None)
         for side in ("array", "arrayminus"):

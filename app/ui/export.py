@@ -57,7 +57,7 @@ def saveable(*, key: str, name: str, page: Callable[[], str] | None = None, rows
 def csv(rows: Rows) -> str:
     """The table as CSV text."""
     table = rows() if callable(rows) else rows
-    return table.to_csv(index=False)
+    return table.map(lambda cell: ", ".join(map(str, cell)) if isinstance(cell, list) else cell).to_csv(index=False)
 
 
 def figure_makers(figure: go.Figure, name: str, rows: Rows | None, note: str = "") -> dict[str, Callable[[bool], str]]:

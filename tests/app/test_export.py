@@ -11,6 +11,7 @@ import pytest
 from plotly.subplots import make_subplots
 
 from analysis import captions, report
+from analysis.cache_cross import failure_figure
 from analysis.tables import figure_rows, token_rows
 from app.ui import export, save
 from app.ui.report import page_of
@@ -85,6 +86,12 @@ def test_a_figures_page_gives_plotlys_buttons_a_strip_of_their_own_and_says_what
     assert '"margin":{"t":74}' in page
     assert '"height":334' in page
     assert made.layout.height == 300
+
+
+def test_an_axis_of_two_levels_and_lists_are_words_in_a_table():
+    table = figure_rows(failure_figure())
+    assert list(table["x"][:4]) == ["tiny, fp32", "tiny, fp16", "tiny, bf16", "base, fp32"]
+    assert export.csv(pd.DataFrame({"a": [["live", "partial"], []], "b": [1, 2]})) == 'a,b\n"live, partial",1\n,2\n'
 
 
 def test_rows_of_ones_own_win_and_are_made_only_when_asked_for():

@@ -15,6 +15,7 @@ from app.ui.figure import plot
 from app.ui.guard import fragment, plain
 from app.ui.runs import model_label
 from app.ui.view import Page
+from focus_core.jobs.costs import say_count
 from focus_core.models.shapes import Shape, shape_of
 
 SHAPE, MEMORY, BATCH, LENGTH, FORMAT = (f"cache_card_{name}" for name in ("shape", "gb", "batch", "length", "format"))
@@ -67,7 +68,7 @@ def _draw(page: Page, result: dict[str, Any]) -> None:
         alt="Longest context that fits by variant.",
         name=f"What {size:g} GB hold, {named}",
         rows=lambda: _table(held),
-        note=f"{source}; {size:g} GB, {kind}, {batch} sequences.",
+        note=f"{source}; {size:g} GB, {kind}, {say_count(int(batch), 'sequences')}.",
     )
     st.latex(r"n_\text{max} = \Big\lfloor \frac{M - w\,b}{B \cdot c} \Big\rfloor")
     st.caption("M: bytes of the card; w b: of the weights; c: of a token; B: sequences.")
@@ -99,8 +100,8 @@ def _table(held: list[card.Held]) -> Any:
             "Bytes a token": [memory(one.bytes) for one in held],
             "Of dense": [percent(one.bytes / held[0].bytes) for one in held],
             "Known by": [one.origin for one in held],
-            "Longest context": [one.context if not one.reason else None for one in held],
-            "Most sequences": [one.batch if not one.reason else None for one in held],
+            "Longest context": pd.array([None if one.reason else one.context for one in held], dtype="Int64"),
+            "Most sequences": pd.array([None if one.reason else one.batch for one in held], dtype="Int64"),
             "Does not apply": [one.reason for one in held],
         }
     )
