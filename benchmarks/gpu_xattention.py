@@ -129,7 +129,7 @@ def measure(
         "threshold": THRESHOLD,
         "repeats": repeats,
         "densities": {name: density(mask, tokens) for name, mask in masks.items()},
-        "ms": {name: spread(found) for name, found in times.items()},
+        "all_ms": {name: spread(found) for name, found in times.items()},
         "score_flops": q.shape[1] * (tokens / STRIDE) ** 2 * STRIDE * q.shape[3],
         "not_run": failed,
     }

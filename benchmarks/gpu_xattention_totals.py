@@ -17,8 +17,8 @@ def totals(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     found = []
     for tokens in sorted({row["tokens"] for row in rows}):
         some = [row for row in rows if row["tokens"] == tokens]
-        names = set.intersection(*(set(row["ms"]) for row in some))
-        sums = {name: statistics.mean(row["ms"][name]["median"] for row in some) for name in names}
+        names = set.intersection(*(set(row["all_ms"]) for row in some))
+        sums = {name: statistics.mean(row["all_ms"][name]["median"] for row in some) for name in names}
         ways = [way for way in ("flash", "triton", "flash_causal") if f"whole_{FORMS[0]}_{way}" in names]
         about = {name: some[0][name] for name in some[0] if name in _OF_A_LENGTH}
         about |= {"method": "xattention", "phase": "prefill", "layers": len(some)}
@@ -82,7 +82,7 @@ def why(rows: list[dict[str, Any]]) -> dict[str, str]:
         said += f" ({score:.2f} ms are the product of the strided rows, at {rate:.0f} TFLOP/s)"
     said += (
         f", and attention takes {whole - select:.2f} ms: {limit / (whole - select):.0%} of dense attention's speed a "
-        "pair, in tiles of 128 queries where dense attention's have 192. With selection as it is, attention at the full "
-        f"dense rate would give {limit / (limit + select):.0%}"
+        "pair, in tiles of 128 queries where dense attention's have 192. With selection as it is, attention at the "
+        f"full dense rate would give {limit / (limit + select):.0%}"
     )
     return {"xattention": said}

@@ -118,6 +118,6 @@ def pick(one: Any, choose: Callable[..., Any], device: str) -> list[dict[str, An
         "what": "tiles",
         **shape,
         "tokens_first": by_tokens,
-        "ms": dict(sorted(middle.items(), key=lambda x: x[1])),
+        "tiles_ms": dict(sorted(middle.items(), key=lambda x: x[1])),
     }
     return [row | {"fastest": [score, best], "not_run": failed}]
