@@ -53,12 +53,12 @@ def _choose(
         # In fp64 it is one of the scores beside that.
         free_exact = tl.where(free, exact, 0.0)
         held = tl.sum(tl.where(bits > high, free_exact, 0.0), 0)
-        while held >= missing and missing > 0 and high < 0x7F800000:
+        while (held >= missing) & (missing > 0) & (high < 0x7F800000):
             high = tl.min(tl.where(free & (bits > high), bits, 0x7F800000), 0)
             held = tl.sum(tl.where(bits > high, free_exact, 0.0), 0)
         below = tl.max(tl.where(free & (bits < high), bits, -2), 0)
         held = tl.sum(tl.where(bits > below, free_exact, 0.0), 0)
-        while held < missing and below > -2:
+        while (held < missing) & (below > -2):
             high = below
             below = tl.max(tl.where(free & (bits < high), bits, -2), 0)
             held = tl.sum(tl.where(bits > below, free_exact, 0.0), 0)

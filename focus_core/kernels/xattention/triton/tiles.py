@@ -51,7 +51,8 @@ def _score(
     DOT: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, GROUP: tl.constexpr,
 ):  # fmt: skip
     wide = tl.cdiv(columns, COLUMNS)
-    group, inside = 0, tl.program_id(0)
+    inside = tl.program_id(0)
+    group = inside * 0
     if CAUSAL:
         # No program for the columns that all rows of a group come before.
         width = tl.minimum(wide, tl.cdiv(row_from + low + GROUP * ROWS, COLUMNS))
