@@ -14,7 +14,7 @@ FORBIDDEN = {
     "analysis": {"streamlit", "torch", "transformers", "app"},
     "app": {"torch", "transformers", "accelerate", "tests"},
 }
-GPU_ONLY = {"triton", "flash_attn", "spacy"}
+GPU_ONLY = {"triton", "flash_attn", "cutlass", "spacy"}
 
 
 def modules(package: str) -> list[str]:
