@@ -124,6 +124,29 @@ def _opened(request: dict[str, Any]) -> dict[str, Any] | None:
     return opened if mark == fingerprint(request) and Path(opened["path"]).exists() else None
 
 
+def still_opened(page: Any) -> dict[str, Any] | None:
+    """What a link or a file opened, until another model or text is chosen than there was then."""
+    opened = st.session_state.get("_opened")
+    if opened is None or not Path(opened["path"]).exists():
+        return None
+    mark = (opened["path"], page.model, page.text)
+    if st.session_state.setdefault("_opened_for", mark)[0] != opened["path"]:
+        st.session_state["_opened_for"] = mark
+    return opened if st.session_state["_opened_for"] == mark else None
+
+
+def opened_of(page: Any) -> Source | None:
+    """The Trace of what is still opened, whatever its attention; None without one that can be read."""
+    opened = still_opened(page)
+    if opened is None:
+        return None
+    try:
+        trace = _load(opened["path"])
+    except (FocusError, OSError):
+        return None
+    return Source(trace, opened["kind"], True, str(opened["path"]), run=opened.get("run"))
+
+
 def link_of(engine: Any, request: dict[str, Any], source: Source | None) -> str:
     """The id that a link needs to open what is shown again: of the run, or of one that has not ended; else empty."""
     if source is not None and source.current:

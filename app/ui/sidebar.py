@@ -36,6 +36,7 @@ def select(view: View) -> Page:
         if view.needs.variant:
             variant, config, adapter = settings.choose(model, notices)
         page = texts.limited(Page(engine, session_id(), model, text, variant, config, adapter))
+        selection.still_opened(page)
         source = None
         if view.needs.text and view.needs.variant:
             source = selection.find(engine, page.request())

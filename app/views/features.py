@@ -64,7 +64,9 @@ def _notices(shown: Shown, notices: list[str]) -> None:
     links.check("features_tab", TABS, TABS[0], notices)
     links.show_notices(dict.fromkeys([*page.notices, *links.keep_notices(notices)]))
     assert page.source is not None
-    if not page.source.current:
+    if source.opened_lacks(page):
+        st.info("What was opened holds no queries and keys: shown is another run.", icon=":material/folder_open:")
+    elif not page.source.current:
         runs.show_not_run(page, attention=False)
     said = []
     if page.head is None:

@@ -47,6 +47,20 @@ def test_the_sentence_the_text_and_the_codes_say_the_same(start):
     assert ran[-1]["variant"] == "dense"
 
 
+def test_what_was_opened_is_drawn_where_it_holds_queries_and_keys(start, tmp_path):
+    path = make_trace(" ".join(["sea"] * 30), model="somewhere/else", attention=(1,)).save(tmp_path / "t.npz")
+    at = start(seconds=30)
+    at.session_state["_opened"] = {"path": str(path), "kind": "opened", "name": "t.npz"}
+    at = at.run()
+    assert "opened" in said(at)
+    assert text_of(at)["query"] < 30
+    assert "has not run yet" not in said(at)
+    bare = make_trace("a b c d", model="somewhere/else", attention=()).save(tmp_path / "bare.npz")
+    at.session_state["_opened"] = {"path": str(bare), "kind": "opened", "name": "bare.npz"}
+    at = at.run()
+    assert "What was opened holds no queries and keys: shown is another run." in said(at)
+
+
 def test_controls_change_the_codes_and_the_link_sets_them(start):
     at = start(layer="1", features_k="4", features_sparse="keys", codes="40-12", features_overlap="exclude")
     data = text_of(at)

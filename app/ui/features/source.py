@@ -22,7 +22,17 @@ def with_source(page: Page) -> Page:
     return dataclasses.replace(page, source=_find(page))
 
 
+def opened_lacks(page: Page) -> bool:
+    """Whether the file that someone opened holds no queries and keys, so that another run is drawn."""
+    opened = selection.opened_of(page)
+    return opened is not None and not opened.trace.attention_layers
+
+
 def _find(page: Page) -> Source | None:
+    opened = selection.opened_of(page)
+    # What someone opened is what they want to see.
+    if opened is not None and opened.trace.attention_layers:
+        return opened
     trace = selection.trace_of(page.engine, page.request())
     if trace is not None and trace.attention_layers:
         return Source(trace, "live", True, "")

@@ -18,8 +18,6 @@ from app.ui.view import Page
 from focus_core.errors import FocusError
 from focus_core.trace import Trace
 
-_SEEN = "_xattention_opened"
-
 
 def with_source(page: Page) -> Page:
     """The page with the Trace that it draws; ``current`` where that is of the selected model and text.
@@ -27,7 +25,7 @@ def with_source(page: Page) -> Page:
     The best is a run that has queries and keys; a shipped Trace without any is shown by its nearest that has them.
     """
     page = replace(page, variant="dense", config={}, adapter=None, source=None)
-    found = _opened(page) or _live(page)
+    found = selection.opened_of(page) or _live(page)
     if found is None:
         shipped = _shipped(page)
         found = shipped if shipped is not None and shipped.trace.attention_layers else _nearest(page)
@@ -54,20 +52,6 @@ def _same(provenance: dict[str, Any], page: Page) -> bool:
     text = page.text
     named = text is not None and text.name is not None and text.limit is None
     return named and (provenance.get("model"), provenance.get("text_name")) == (page.model, text.name)
-
-
-def _opened(page: Page) -> Source | None:
-    """What a link or a file opened, until another model or text is chosen than there was then."""
-    opened = st.session_state.get("_opened")
-    if opened is None or not Path(opened["path"]).exists():
-        return None
-    mark = (opened["path"], page.model, page.text)
-    if st.session_state.setdefault(_SEEN, mark)[0] != opened["path"]:
-        st.session_state[_SEEN] = mark
-    if st.session_state[_SEEN] != mark:
-        return None
-    trace = _read(opened["path"])
-    return trace and Source(trace, opened["kind"], True, str(opened["path"]), run=opened.get("run"))
 
 
 def _live(page: Page) -> Source | None:
