@@ -1,10 +1,10 @@
 """XAttention on a GPU: checked against the reference, then timed beside the strongest dense attention.
 
-``python -m benchmarks.gpu_xattention --json FILE`` checks every kind of call and times the choice of blocks and ways of
-attention over them, eager and as CUDA graphs, on activations of the shipped model; longer texts than the model knows
-are read by YaRN. Each repeat runs every candidate once, in an order that rotates. Errors are those of sampled rows
-against double precision over the kept blocks. ``--parts`` chooses, ``tune`` (all tiles) and ``flex`` (FlexAttention)
-too; ``--activations random`` needs no model, and ``--device cpu`` with TRITON_INTERPRET=1 only tries the programme out.
+``python -m benchmarks.gpu_xattention --json FILE`` checks every kind of call, picks the fastest tiles, and times the
+choice of blocks and three ways of attention over them on activations of the shipped model; longer texts than the model
+knows are read by YaRN. Each repeat runs every candidate once, in an order that rotates. Errors are those of sampled
+rows against double precision over the kept blocks. ``--parts`` chooses; ``--activations random`` needs no model, and
+``--device cpu`` with TRITON_INTERPRET=1 only tries the programme out.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import math
 import os
 import statistics
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -25,25 +25,17 @@ from benchmarks import gpu_xattention_tune as tune
 from benchmarks.gpu_record import Recording
 from benchmarks.gpu_xattention_checks import check_all, check_flash
 from benchmarks.gpu_xattention_inputs import Activations, random_inputs
-from benchmarks.gpu_xattention_needles import CASES, needles
-from benchmarks.gpu_xattention_totals import FORMS, totals, why
-from benchmarks.gpu_xattention_ways import (
-    BLOCK,
-    dense_runs,
-    flex_ways,
-    interleaved,
-    ratio,
-    score_alone,
-    sparse_ways,
-)
+from benchmarks.gpu_xattention_ways import BLOCK, dense_runs, interleaved, ratio, sparse_ways
 from focus_core.benchmark.inputs import Inputs
 from focus_core.benchmark.prefill import peak_bytes, spread
 from focus_core.kernels.xattention import causal_block_mask, xattention_block_mask
 
 SOURCES = tuple(f"focus_core/kernels/{name}" for name in ("xattention", "xattention/triton", "block_sparse"))
-PARTS = ("check", "real", "needle", "synthetic")
+PARTS = ("check", "tune", "real", "needle", "synthetic")
 STRIDE, THRESHOLD = 16, 0.9
 SAMPLED = 24
+FORMS = ("own", "before")
+"""Whose queries choose a row's blocks: its own, as published; or those of the row before, as served."""
 
 
 def chosen_blocks(form: str, q: Any, k: Any) -> Any:
@@ -98,9 +90,7 @@ def sampled(q: Any, k: Any, v: Any, mask: Any, outs: dict[str, Any], at: Any = N
     }
 
 
-def measure(
-    one: Inputs, about: dict[str, Any], repeats: int, ways: dict[str, Callable[..., Any]], given: Any = None
-) -> dict[str, Any]:
+def measure(one: Inputs, about: dict[str, Any], repeats: int, flex: bool, given: Any = None) -> dict[str, Any]:
     """One layer: dense kernels, the choice, each way over the chosen (or ``given``) blocks, and the whole."""
     q, k, v = one.query, one.key, one.value
     device, tokens = q.device.type, q.shape[2]
@@ -110,16 +100,18 @@ def measure(
     form = next(iter(masks))
     for name in FORMS:
         runs[f"select_{name}"] = functools.partial(chosen_blocks, name, q, k)
-    runs["score"] = score_alone(q, k, functools.partial(chosen_blocks, "own"))
+    ways = sparse_ways(flex)
     for name, way in ways.items():
         runs[name] = functools.partial(way, q, k, v, masks[form])
-        for each in FORMS if given is None else ():
-            runs[f"whole_{each}_{name}"] = functools.partial(_whole, way, each, q, k, v)
-    times, failed = interleaved(runs, repeats, device, graphs=True)
+        if name in ("triton", "flash") and given is None:
+            for each in FORMS:
+                runs[f"whole_{each}_{name}"] = functools.partial(_whole, way, each, q, k, v)
+    times, failed = interleaved(runs, repeats, device)
     middle = {name: statistics.median(found) for name, found in times.items()}
+    kernels = [name for name in kernels if name in times]
+    best = min(kernels, key=middle.__getitem__)
     row: dict[str, Any] = {
         **about,
-        "method": "xattention",
         "layer": one.layer,
         "tokens": tokens,
         "heads": q.shape[1],
@@ -128,59 +120,98 @@ def measure(
         "stride": STRIDE,
         "threshold": THRESHOLD,
         "repeats": repeats,
+        "baseline": best,
         "densities": {name: density(mask, tokens) for name, mask in masks.items()},
-        "all_ms": {name: spread(found) for name, found in times.items()},
-        "score_flops": q.shape[1] * (tokens / STRIDE) ** 2 * STRIDE * q.shape[3],
+        "ms": {name: spread(found) for name, found in times.items()},
         "not_run": failed,
     }
-    for suffix in ("", "_graph"):
-        best = min((name for name in kernels if name + suffix in times), key=lambda n: middle[n + suffix], default="")
-        if best:
-            dense = times[best + suffix]
-            row[f"baseline{suffix}"] = best
-            row[f"select_share{suffix}"] = {
-                each: ratio(dense, times[f"select_{each}{suffix}"]) ** -1
-                for each in FORMS
-                if f"select_{each}{suffix}" in times
-            }
-            # Dense attention's time a pair over this one's: 1 is as fast.
-            row[f"speed{suffix}"] = {
-                name: ratio(dense, times[name + suffix]) * row["densities"][form]
-                for name in ways
-                if name + suffix in times
-            }
+    row["select_share"] = {each: ratio(times[f"select_{each}"], times[best]) for each in FORMS}
+    for name in ways:
+        if name in times:
+            row[f"{name}_speed"] = ratio(times[best], times[name]) * row["densities"][form]
+    for name in [name for name in times if name.startswith("whole_")]:
+        each = name.split("_")[1]
+        row[f"speedup_{name[6:]}"] = ratio(times[best], times[name])
+        row[f"share_of_limit_{name[6:]}"] = row[f"speedup_{name[6:]}"] * row["densities"][each]
     outs = {name: runs[name]() for name in ways if name in times}
     row |= sampled(q, k, v, masks[form], outs)
     if given is None:
         row["recall_before"] = sampled(q, k, v, masks["before"], {})["recall"]
         unit = 2 * q.nbytes + 2 * k.nbytes
-        for name in [name for name in ways if name in times]:
+        for name in [name for name in ("triton", "flash") if name in times]:
             used = peak_bytes(runs[f"whole_own_{name}"], device) - q.nbytes
-            row |= {f"extra_over_qkvo_{name}": used / unit, f"extra_mb_{name}": used / 2**20}
+            row[f"extra_over_qkvo_{name}"] = used / unit
     return row
 
 
-def flex_rows(one: Inputs, about: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """FlexAttention over the same blocks, one backend after the other: each takes its time to compile, and may fail."""
-    q, k, v = one.query, one.key, one.value
-    runs = dense_runs(q, k, v)
-    runs = {name: runs[name] for name in list(runs)[:1]}
-    name = next(iter(runs))
-    mask = chosen_blocks("own", q, k)
-    kept = density(mask, q.shape[2])
-    shape = {"tokens": q.shape[2], "heads": q.shape[1], "kv": k.shape[1], "dim": q.shape[3], "layer": one.layer}
-    about = {**about, "method": "xattention", "phase": "prefill", "form": "own", "kept": False, **shape}
-    for design, way in flex_ways().items():
-        row = {**about, "stride": STRIDE, "threshold": THRESHOLD, "design": design, "density": kept}
-        both = runs | {"whole": functools.partial(_whole, way, "own", q, k, v)}
-        times, failed = interleaved(both, 5, q.device.type)
-        if failed:
-            yield row | {"not_run": failed}
-            continue
-        row |= {"ms": spread(times["whole"]), f"{name}_ms": spread(times[name]), "baseline": name}
-        row["speedup"] = row[f"against_{name}"] = ratio(times[name], times["whole"])
-        row |= {"pair_limit": 1 / kept, "share_of_limit": row["speedup"] * kept}
-        yield row | {"error": sampled(q, k, v, mask, {design: way(q, k, v, mask)})["errors"][design]}
+def totals(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The mean layer of a length, one row a form and way."""
+    found = []
+    for tokens in sorted({row["tokens"] for row in rows}):
+        some = [row for row in rows if row["tokens"] == tokens]
+        names = set.intersection(*(set(row["ms"]) for row in some))
+        sums = {name: statistics.mean(row["ms"][name]["median"] for row in some) for name in names}
+        kernels = [name for name in ("fa4", "cudnn", "fa2", "sdpa") if name in names]
+        best = min(kernels, key=sums.__getitem__)
+        ways = [way for way in ("flash", "triton") if f"whole_{FORMS[0]}_{way}" in names]
+        about = {name: some[0][name] for name in some[0] if name in _OF_A_LENGTH}
+        about |= {"method": "xattention", "phase": "prefill", "layers": len(some), "baseline": best}
+        about |= {f"{name}_ms": {"median": sums[name], "n": some[0]["repeats"]} for name in kernels}
+        for form in FORMS:
+            kept = statistics.mean(row["densities"][form] for row in some)
+            for way in ways:
+                whole = sums[f"whole_{form}_{way}"]
+                row = {**about, "form": form, "design": way, "kept": way == ways[0], "density": kept}
+                row |= {"ms": {"median": whole, "n": some[0]["repeats"]}, "select_ms": sums[f"select_{form}"]}
+                row |= {"select_share": sums[f"select_{form}"] / sums[best], "speedup": sums[best] / whole}
+                row |= {"pair_limit": 1 / kept, "share_of_limit": sums[best] / whole * kept}
+                row["stages_ms"] = {"select": sums[f"select_{form}"], "attend": whole - sums[f"select_{form}"]}
+                row["error"] = max(one["errors"][way] for one in some)
+                if extra := [one[f"extra_over_qkvo_{way}"] for one in some if f"extra_over_qkvo_{way}" in one]:
+                    row["extra_over_qkvo"] = max(extra)
+                found.append(row)
+    return found
+
+
+_OF_A_LENGTH = ("tokens", "heads", "kv", "dim", "stride", "threshold", "repeats", "activations", "rope")
+
+
+def needles(one: Inputs, about: dict[str, Any], run: int) -> dict[str, Any]:
+    """Keys planted deep in the text that ``run`` queries in a row look for, late in it: are their blocks kept?
+
+    Each key points where its queries do on average, and is so long that the last of them gives it most of its weight.
+    """
+    q, k, v = one.query, one.key.clone(), one.value.clone()
+    tokens, share = q.shape[2], q.shape[1] // k.shape[1]
+    rows = torch.linspace(tokens * 0.7, tokens - BLOCK - 1, 2 * SAMPLED, device=q.device).long()
+    places = torch.linspace(tokens * 0.1, tokens * 0.6, 2 * SAMPLED, device=q.device).long()
+    places += torch.arange(len(places), device=q.device) * 5 % 16
+    heads = torch.arange(len(places), device=q.device) % k.shape[1]
+    generator = torch.Generator(q.device).manual_seed(5)
+    for row, place, kv in zip(rows.tolist(), places.tolist(), heads.tolist(), strict=True):
+        asks = q[0, kv * share, row - run + 1 : row + 1].double()
+        toward = asks.mean(0)
+        scores = asks[-1] @ k[0, kv, : row + 1].double().T / math.sqrt(q.shape[3])
+        # Three above the log-sum-exp: 95 % of the last query's weight.
+        size = (float(scores.logsumexp(0)) + 3) * math.sqrt(q.shape[3]) / float(asks[-1] @ toward)
+        k[0, kv, place] = (toward * size).to(k.dtype)
+        v[0, kv, place] = torch.randn(q.shape[3], generator=generator, device=q.device).to(v.dtype) * v.std() * 4
+    row_of: dict[str, Any] = {**about, "what": "needles", "layer": one.layer, "tokens": tokens, "queries_in_a_row": run}
+    for form in FORMS:
+        mask = chosen_blocks(form, q, k)
+        out = sparse_ways(False)["triton"](q, k, v, mask)
+        full = next(iter(dense_runs(q, k, v).values()))()
+        got = out[0, heads * share, rows].float()
+        wanted = full[0, heads * share, rows].float()
+        off = (got - wanted).norm(dim=-1) / wanted.norm(dim=-1)
+        kept = mask[0, heads * share, rows // BLOCK, places // BLOCK]
+        row_of |= {
+            f"kept_{form}": float(kept.float().mean()),
+            f"within_5_percent_{form}": float((off < 0.05).float().mean()),
+        }
+        row_of[f"off_where_kept_{form}"] = float(off[kept].max()) if bool(kept.any()) else None
+        row_of[f"density_{form}"] = density(mask, tokens)
+    return row_of | {"needles": len(places)}
 
 
 def synthetic(tokens: int, device: str, repeats: int, shape: tuple[int, int, int], kept: float) -> dict[str, Any]:
@@ -192,7 +223,7 @@ def synthetic(tokens: int, device: str, repeats: int, shape: tuple[int, int, int
     mask |= torch.eye(rows, dtype=torch.bool, device=device)
     mask &= torch.ones(rows, rows, dtype=torch.bool, device=device).tril()
     about = {"what": "synthetic", "activations": "random, and random blocks: the kernels' ratio alone"}
-    return measure(one, about, repeats, sparse_ways(False), mask)
+    return measure(one, about, repeats, False, mask)
 
 
 def main() -> None:
@@ -206,6 +237,7 @@ def main() -> None:
     parser.add_argument("--layers", default="2,8,15,22,28")
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--device", default="cuda")
+    parser.add_argument("--no-flex", action="store_true", help="leave FlexAttention's compiling out")
     chosen = parser.parse_args()
     parts, device = chosen.parts.split(","), chosen.device
     lengths = [int(n) for n in chosen.lengths.split(",")]
@@ -217,12 +249,12 @@ def main() -> None:
             checks = record.found["checks"]
             print(f"{sum(row['good'] for row in checks)} of {len(checks)} checks hold", flush=True)
         model = None
-        if chosen.activations == "model" and {"tune", "real", "needle", "flex"} & set(parts):
+        if chosen.activations == "model" and {"tune", "real", "needle"} & set(parts):
             model = Activations(chosen.model, device, "bfloat16" if device == "cuda" else "float16", layers)
         if "tune" in parts:
             tune.warm(max(1, min(14, (os.cpu_count() or 2) - 2)))
         real = []
-        for tokens in lengths if {"tune", "real", "needle", "flex"} & set(parts) else []:
+        for tokens in lengths if {"tune", "real", "needle"} & set(parts) else []:
             longest = tokens == max(lengths)
             if model is None:
                 dtype = torch.bfloat16 if device == "cuda" else torch.float16
@@ -233,20 +265,15 @@ def main() -> None:
             if longest and "tune" in parts:
                 record.add(*tune.pick(some[len(some) // 2], chosen_blocks, device))
             for one in some if "real" in parts else []:
-                real.append(measure(one, about, chosen.repeats, sparse_ways(longest and device == "cuda")))
+                flex = longest and one.layer == layers[0] and not chosen.no_flex and device == "cuda"
+                real.append(measure(one, about, chosen.repeats, flex))
                 record.add(real[-1])
             if longest and "needle" in parts:
                 for one in some[1::2]:
-                    for run, keys in CASES:
-                        record.add(needles(one, about, run, keys, chosen_blocks, sparse_ways(False)["triton"]))
-            if longest and "flex" in parts:
-                for row in flex_rows(some[len(some) // 2], about):
-                    record.add(row)
+                    record.add(*(needles(one, about, run) for run in (1, 16, 128)))
             del some
         if real:
-            means = totals(real)
-            record.found["why"] = why(means)
-            record.add(*means)
+            record.add(*totals(real))
         if "synthetic" in parts:
             record.add(
                 synthetic(max(lengths), device, chosen.repeats, (32, 8, 128) if device == "cuda" else (4, 2, 32), 0.1)

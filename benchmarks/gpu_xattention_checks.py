@@ -45,7 +45,6 @@ def make_call(case: dict[str, Any], device: str) -> tuple[list[Any], dict[str, A
     v = draw(get["kv"], get["keys"], get["value_dim"] or get["dim"])
     settings = {"block_size": get.get("block", 128), "causal": get.get("causal", True)}
     settings |= {name: case[name] for name in ("softcap", "scale") if name in case}
-    q *= get.get("alike", 1.0)
     if "first" in case:
         settings["first_key"] = torch.tensor(case["first"], device=device)
     return [q, k, v], settings
@@ -67,8 +66,6 @@ def cases() -> list[dict[str, Any]]:
     pads = {"batch": 3, "first": [0, 150, 700]}
     found += [pads, pads | {"queries": 300}, pads | {"queries": 1}, pads | {"causal": False}]
     found += [{"queries": n} for n in (1, 9, 300, 699)] + [{"queries": 256, "keys": 1024}, {"causal": False}]
-    # Scores that hardly differ, or not at all: many blocks lie at the threshold.
-    found += [{"alike": 1e-3, "keys": 4096}, {"alike": 0.0, "keys": 2048}, {"alike": 1e-5, "threshold": 0.9999}]
     found += [{"causal": False, "keys": 1024}, {"keys": 4096, "room": 1 << 20, "batch": 2}]
     return found
 
@@ -77,12 +74,7 @@ def check_choice(case: dict[str, Any], device: str) -> dict[str, Any]:
     """Scores and kept blocks of one case against the specification's."""
     import torch
 
-    from focus_core.kernels.xattention import (
-        causal_block_mask,
-        select_blocks,
-        xattention_block_mask,
-        xattention_scores,
-    )
+    from focus_core.kernels.xattention import select_blocks, xattention_block_mask, xattention_scores
     from focus_core.kernels.xattention.triton import triton_choice
 
     (q, k, _), settings = make_call(case, device)
@@ -104,13 +96,6 @@ def check_choice(case: dict[str, Any], device: str) -> dict[str, Any]:
     near = (held / whole[..., 0] < TIE) | (disputed == 1) & _crossing(chosen, threshold, TIE)
     good = off < SCORE_LIMIT and bool((mask == same).all()) and bool(near.all())
     row: dict[str, Any] = {"score_error": off, "disputed": int(disputed.sum()), "disputed_mass": float(worst.max())}
-    if settings["causal"] and q.shape[2] == k.shape[2] and "first" not in case:
-        served = causal_block_mask(q, k, q.shape[2], **_but(settings, "causal"), threshold=threshold, backend="triton")
-        shifted = torch.eye(*mask.shape[2:], dtype=torch.bool, device=device).expand_as(mask).clone()
-        shifted[:, :, 1:] |= mask[:, :, :-1]
-        # The same numbers by another way of loading: a block at the threshold itself may differ.
-        row["served_differs"] = float((served != shifted).float().mean())
-        good &= row["served_differs"] < 2e-3
     if "room" in case:
         parts = torch.zeros_like(mask)
         share = torch.as_tensor(threshold, dtype=torch.float64).to(device).expand(q.shape[1]).contiguous()
@@ -125,10 +110,6 @@ def check_choice(case: dict[str, Any], device: str) -> dict[str, Any]:
         row["parts_equal"] = bool((parts == mask).all())
         good &= row["parts_equal"]
     return row | {"good": bool(good)}
-
-
-def _but(settings: dict[str, Any], *names: str) -> dict[str, Any]:
-    return {name: value for name, value in settings.items() if name not in names}
 
 
 def _crossing(chosen: Any, threshold: Any, slack: float) -> Any:

@@ -1,4 +1,4 @@
-"""Which tiles are fastest on this GPU: all are timed on one layer's activations."""
+"""Which tiles are fastest on this GPU: all are timed on one layer's activations, and the best are used from then on."""
 
 from __future__ import annotations
 
@@ -14,13 +14,16 @@ from benchmarks.gpu_xattention_ways import interleaved
 
 STRIDE, BLOCK = 16, 128
 SCORE = [
-    (128, 128, 64, 4, 3), (128, 128, 64, 4, 4), (128, 128, 64, 4, 3, 4), (128, 128, 64, 4, 3, 16),
-    (128, 128, 32, 4, 4), (128, 256, 32, 8, 4), (256, 128, 64, 8, 3), (256, 128, 64, 8, 4), (64, 256, 64, 4, 3),
+    (128, 256, 64, 8, 3), (128, 256, 64, 8, 4), (256, 128, 64, 8, 3), (128, 128, 64, 4, 3), (128, 128, 64, 8, 3),
+    (128, 128, 64, 8, 4), (128, 256, 32, 8, 4), (128, 128, 128, 8, 2),
 ]  # fmt: skip
-"""Rows, columns, numbers of a step, warps, stages and, where it is not 8, tiles of a group of a scoring program."""
-PASS = [(128, 64, 8, 3), (64, 64, 4, 3), (64, 128, 4, 2), (128, 64, 4, 3)]
+"""Rows, columns, numbers of a step, warps and stages of a scoring program."""
+PASS = [
+    (128, 64, 4, 3), (128, 64, 8, 3), (128, 128, 8, 2), (128, 128, 8, 3), (128, 128, 4, 2), (64, 128, 4, 2),
+    (64, 64, 4, 3), (64, 64, 4, 4), (128, 32, 4, 4),
+]  # fmt: skip
 """Rows, keys, warps and stages of an attention program."""
-_WITHOUT = 1
+_WITHOUT = 3
 
 
 def _tiles(tiles: list[tuple]) -> list[tuple[tuple, bool]]:
@@ -30,7 +33,7 @@ def _tiles(tiles: list[tuple]) -> list[tuple[tuple, bool]]:
 
 def _jobs() -> list[tuple]:
     jobs = [("score", *one, 64) for one in _tiles(SCORE)] + [("pass", *one, 64) for one in _tiles(PASS)]
-    return [*jobs, ("score", SCORE[0], True, 128), ("pass", PASS[0], True, 128)]
+    return [*jobs, ("score", SCORE[0], True, 128), ("pass", PASS[1], True, 128)]
 
 
 def _compile(job: tuple) -> None:
@@ -80,7 +83,7 @@ def score_with(q: Any, k: Any, tile: tuple, copies: bool) -> Callable[[], Any]:
     return lambda: triton_choice(q, k, **settings, tile=ScoreTile(*tile), copies=copies)
 
 
-def pass_with(q: Any, k: Any, v: Any, mask: Any, tile: tuple, copies: bool, sort: bool = False) -> Callable[[], Any]:
+def pass_with(q: Any, k: Any, v: Any, mask: Any, tile: tuple, copies: bool, sort: bool = True) -> Callable[[], Any]:
     """Attention over the blocks of a mask with these tiles."""
     from focus_core.kernels.block_sparse.triton_lists import list_blocks
     from focus_core.kernels.block_sparse.triton_pass import PassTile, sparse_pass
@@ -97,27 +100,38 @@ def pass_with(q: Any, k: Any, v: Any, mask: Any, tile: tuple, copies: bool, sort
 
 
 def pick(one: Any, choose: Callable[..., Any], device: str) -> list[dict[str, Any]]:
-    """Time every set of tiles on one layer, as CUDA graphs; the fastest of each kind are named."""
+    """Time every set of tiles, and make the fastest the ones that are used; a row each."""
+    from focus_core.kernels.block_sparse import triton_pass
+    from focus_core.kernels.xattention.triton import run as scoring
+    from focus_core.kernels.xattention.triton.tiles import ScoreTile
+
     q, k, v = one.query, one.key, one.value
     mask = choose("own", q, k)
     runs: dict[str, Callable[[], Any]] = {}
-    for sizes, copies in _tiles(SCORE if device == "cuda" else SCORE[:1]):
+    tiles: dict[str, tuple] = {}
+    for sizes, copies in _tiles(SCORE if device == "cuda" else SCORE[3:4]):
+        tiles[f"score {sizes} {copies}"] = ("score", sizes, copies)
         runs[f"score {sizes} {copies}"] = score_with(q, k, sizes, copies)
     for tile, copies in _tiles(PASS if device == "cuda" else PASS[:1]):
+        tiles[f"pass {tile} {copies}"] = ("pass", tile, copies)
         runs[f"pass {tile} {copies}"] = pass_with(q, k, v, mask, tile, copies)
-    runs["pass, longest rows first"] = pass_with(q, k, v, mask, PASS[0], True, sort=True)
-    times, failed = interleaved(runs, 3, device, graphs=True)
-    suffix = "_graph" if device == "cuda" else ""
-    middle = {name: statistics.median(times[name + suffix]) for name in runs if name + suffix in times}
+    runs["pass, rows in order"] = pass_with(q, k, v, mask, PASS[1], True, sort=False)
+    times, failed = interleaved(runs, 3, device)
+    middle = {name: statistics.median(found) for name, found in times.items()}
     score = min((name for name in middle if name.startswith("score")), key=middle.__getitem__)
     best = min((name for name in middle if name.startswith("pass (")), key=middle.__getitem__)
+    first_score, first_pass = scoring.score_tile, triton_pass.pass_tile
+    usual = scoring.triton_choice
+
+    def choice(*args: Any, **settings: Any) -> None:
+        usual(*args, **{"copies": None if tiles[score][2] else False} | settings)
+
+    # Other head sizes keep the tiles that the project has for them.
+    scoring.score_tile = lambda dtype, dim: ScoreTile(*tiles[score][1]) if dim <= 64 else first_score(dtype, dim)
+    scoring.triton_choice = choice
+    kept = triton_pass.PassTile(*tiles[best][1])
+    triton_pass.pass_tile = lambda dtype, widest: kept if widest <= 64 else first_pass(dtype, widest)
     shape = {"layer": one.layer, "tokens": q.shape[2], "dim": q.shape[3]}
     by_tokens = q.stride(1) < q.stride(2)
-    row = {
-        "method": "xattention",
-        "what": "tiles",
-        **shape,
-        "tokens_first": by_tokens,
-        "tiles_ms": dict(sorted(middle.items(), key=lambda x: x[1])),
-    }
-    return [row | {"fastest": [score, best], "not_run": failed}]
+    row = {"what": "tiles", **shape, "tokens_first": by_tokens, "ms": dict(sorted(middle.items(), key=lambda x: x[1]))}
+    return [row | {"chosen": [score, best], "not_run": failed}]

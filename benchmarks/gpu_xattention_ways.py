@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import inspect
 import statistics
 import time
 from collections.abc import Callable
@@ -12,7 +11,6 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.nn.attention.flex_attention import BlockMask, flex_attention
 
 from focus_core.benchmark.prefill import rotated
 from focus_core.kernels.block_sparse import block_sparse_attention
@@ -36,43 +34,21 @@ def milliseconds(run: Callable[[], Any], device: str) -> float:
     return start.elapsed_time(stop)
 
 
-def graphed(run: Callable[[], Any]) -> Callable[[], Any]:
-    """The same work as one CUDA graph, as servers run it: no time goes to starting kernels one by one."""
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        kept = run()
-
-    def replay() -> Any:
-        graph.replay()
-        return kept
-
-    return replay
-
-
-def interleaved(
-    runs: dict[str, Callable[[], Any]], repeats: int, device: str, graphs: bool = False
-) -> tuple[dict, dict[str, str]]:
-    """Times of every run that works, with ``graphs`` as CUDA graphs too; and the reasons of those that do not."""
-    failed, kept = {}, {}
-    for name, run in runs.items():
-        way = name
+def interleaved(runs: dict[str, Callable[[], Any]], repeats: int, device: str) -> tuple[dict, dict[str, str]]:
+    """Times of every run that works, and the reasons of those that do not."""
+    failed = {}
+    for name in list(runs):
         try:
-            run()
+            runs[name]()
             if device == "cuda":
                 torch.cuda.synchronize()
-            kept[name] = run
-            if graphs and device == "cuda":
-                way = f"{name}_graph"
-                kept[way] = graphed(run)
-                kept[way]()
-                torch.cuda.synchronize()
         except Exception as problem:
-            failed[way] = f"{type(problem).__name__}: {problem}"[-400:]
-            kept.pop(way, None)
-    times: dict[str, list[float]] = {name: [] for name in kept}
+            failed[name] = f"{type(problem).__name__}: {problem}"[-400:]
+            del runs[name]
+    times: dict[str, list[float]] = {name: [] for name in runs}
     for repeat in range(repeats):
-        for name in rotated(list(kept), repeat):
-            times[name].append(milliseconds(kept[name], device))
+        for name in rotated(list(runs), repeat):
+            times[name].append(milliseconds(runs[name], device))
     return times, failed
 
 
@@ -102,54 +78,58 @@ def dense_runs(q: Any, k: Any, v: Any) -> dict[str, Callable[[], Any]]:
     return {"fa4": lambda: flash_attn_func(*turned, causal=True)[0].transpose(1, 2)} | runs
 
 
-def flash_causal(q: Any, k: Any, v: Any, mask: Any) -> Any:
-    """flash-attn-4 told that the call is causal: it starts the longest rows first, and masks every kept block."""
+def flash_masked(q: Any, k: Any, v: Any, mask: Any) -> Any:
+    """flash-attn-4 told of no causality: the row's own block alone is masked, by a function of the pair."""
     from flash_attn.cute.block_sparsity import BlockSparseTensorsTorch
     from flash_attn.cute.interface import flash_attn_func
 
     lists = list_blocks(mask, q.shape[2], k.shape[2], BLOCK, True, None)
     sparse = BlockSparseTensorsTorch(
         mask_block_cnt=lists.edges,
-        mask_block_idx=lists.places[..., None],
+        mask_block_idx=lists.own(q.shape[2], k.shape[2], BLOCK),
         full_block_cnt=lists.counts,
         full_block_idx=lists.columns[..., : mask.shape[3]],
         block_size=(BLOCK, BLOCK),
     )
     turned = (x.transpose(1, 2) for x in (q, k, v))
-    return flash_attn_func(*turned, causal=True, pack_gqa=False, block_sparse_tensors=sparse)[0].transpose(1, 2)
+    out = flash_attn_func(*turned, mask_mod=_not_later(), pack_gqa=False, block_sparse_tensors=sparse)[0]
+    return out.transpose(1, 2)
 
 
-def score_alone(q: Any, k: Any, choose: Callable[[Any, Any], Any]) -> Callable[[], Any]:
-    """A choice of blocks that stops after the sums: what is left is the product and its softmax."""
-    from focus_core.kernels.xattention.triton import run as scoring
+@functools.cache
+def _not_later() -> Any:
+    import cutlass.cute as cute
 
-    def run() -> None:
-        usual = scoring.choose_blocks
-        scoring.choose_blocks = lambda *args, **settings: None
-        try:
-            choose(q, k)
-        finally:
-            scoring.choose_blocks = usual
+    @cute.jit
+    def not_later(batch, head, query, key, lengths, tensors):
+        return key <= query
 
-    return run
+    return not_later
 
 
 class Flex:
-    """FlexAttention over the same blocks, compiled at first use for each shape."""
+    """FlexAttention over the same blocks, compiled at first use for each shape; the mask's own form is made once."""
 
     def __init__(self, backend: str) -> None:
+        from torch.nn.attention.flex_attention import flex_attention
+
         self.options = {"BACKEND": backend}
         self.compiled = torch.compile(flex_attention, dynamic=False)
+        self.known: tuple[Any, Any] = (None, None)
 
     def __call__(self, q: Any, k: Any, v: Any, mask: Any) -> Any:
         """Attention over the blocks of a mask."""
-        options = {"block_mask": self._blocks(q, k, mask), "enable_gqa": True, "kernel_options": self.options}
+        if self.known[0] is not mask:
+            self.known = mask, self._blocks(q, k, mask)
+        options = {"block_mask": self.known[1], "enable_gqa": True, "kernel_options": self.options}
         return self.compiled(q, k, v, **options)
 
     def _blocks(self, q: Any, k: Any, mask: Any) -> Any:
+        from torch.nn.attention.flex_attention import BlockMask
+
         lists = list_blocks(mask, q.shape[2], k.shape[2], BLOCK, True, None)
         own = torch.zeros_like(lists.columns[..., : mask.shape[3]])
-        own[..., 0] = lists.places
+        own[..., :1] = lists.own(q.shape[2], k.shape[2], BLOCK)
         columns = lists.columns[..., : mask.shape[3]].contiguous()
         # What is past a row's count was never written, and may be no column at all.
         there = torch.arange(mask.shape[3], device=q.device) < lists.counts[..., None]
@@ -161,27 +141,18 @@ class Flex:
             BLOCK_SIZE=BLOCK,
             mask_mod=_causal,
             seq_lengths=(q.shape[2], k.shape[2]),
-            **({"compute_q_blocks": False} if _BACKWARD_APART else {}),
         )
-
-
-_BACKWARD_APART = "compute_q_blocks" in inspect.signature(BlockMask.from_kv_blocks).parameters
-"""Whether the lists that only a backward needs can be left out."""
 
 
 def _causal(batch: Any, head: Any, query: Any, key: Any) -> Any:
     return key <= query
 
 
-def sparse_ways(tried: bool) -> dict[str, Callable[..., Any]]:
-    """Functions of q, k, v and a block mask, by name; with ``tried`` also those that are timed for the record alone."""
+def sparse_ways(flex: bool) -> dict[str, Callable[..., Any]]:
+    """Functions of q, k, v and a block mask, by name."""
     ways: dict[str, Callable[..., Any]] = {
-        "flash": functools.partial(block_sparse_attention, backend="flash"),
         "triton": functools.partial(block_sparse_attention, backend="triton"),
+        "flash": functools.partial(block_sparse_attention, backend="flash"),
+        "flash_masked": flash_masked,
     }
-    return ways | ({"flash_causal": flash_causal} if tried else {})
-
-
-def flex_ways() -> dict[str, Callable[..., Any]]:
-    """FlexAttention by each of its backends."""
-    return {"flex": Flex("TRITON"), "flex_flash": Flex("FLASH")}
+    return ways | ({"flex": Flex("TRITON"), "flex_flash": Flex("FLASH")} if flex else {})

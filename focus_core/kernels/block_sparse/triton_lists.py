@@ -18,18 +18,22 @@ class Lists(NamedTuple):
         columns: (B, M, rows, room) int32: kept blocks whose pairs are all real, ascending.
         counts: (B, M, rows) int32: how many.
         edges: (B, M, rows) int32: whether the edge block is kept.
-        places: (B, M, rows) int32: the edge block's column.
     """
 
     columns: torch.Tensor
     counts: torch.Tensor
     edges: torch.Tensor
-    places: torch.Tensor
+
+    def own(self, queries: int, keys: int, block: int) -> torch.Tensor:
+        """(1, 1, rows, 1) int32: each row's own column, where no row is padded and a block begins with the queries."""
+        begin = (keys - queries) // block
+        rows = self.counts.shape[2]
+        return torch.arange(begin, begin + rows, dtype=torch.int32, device=self.counts.device).view(1, 1, rows, 1)
 
 
 @triton.jit(do_not_specialize=["queries", "keys", "room"])
 def _list(
-    MASK, FIRST, COLUMNS, COUNTS, EDGES, PLACES, mb, mm, mr, queries, keys, room, masks,
+    MASK, FIRST, COLUMNS, COUNTS, EDGES, mb, mm, mr, queries, keys, room, masks,
     BLOCK: tl.constexpr, CAUSAL: tl.constexpr, PADDED: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0)
@@ -50,7 +54,6 @@ def _list(
     tl.store(COLUMNS + line * room + tl.cumsum(kept, 0) - 1, j, mask=kept != 0)
     tl.store(COUNTS + line, tl.sum(kept, 0))
     there = edge * BLOCK < keys - first
-    tl.store(PLACES + line, edge)
     tl.store(EDGES + line, (tl.load(at + edge, mask=there, other=0) != 0).to(tl.int32))
 
 
@@ -71,11 +74,10 @@ def list_blocks(
     batch, masks, rows, columns = mask.shape
     # One more than can be kept: the attention pass reads one entry ahead.
     lists = torch.empty(batch, masks, rows, columns + 1, dtype=torch.int32, device=mask.device)
-    counts, edges, places = torch.empty(3, batch, masks, rows, dtype=torch.int32, device=mask.device)
+    counts, edges = torch.empty(2, batch, masks, rows, dtype=torch.int32, device=mask.device)
     wide = max(16, 1 << (columns - 1).bit_length())
     _list[(rows, batch * masks)](
-        bits, bits if first is None else first, lists, counts, edges, places, *bits.stride()[:3], queries, keys,
-        columns + 1, masks, BLOCK=block, CAUSAL=causal, PADDED=first is not None, WIDE=wide,
-        num_warps=min(8, max(1, wide // 256)),
+        bits, bits if first is None else first, lists, counts, edges, *bits.stride()[:3], queries, keys, columns + 1,
+        masks, BLOCK=block, CAUSAL=causal, PADDED=first is not None, WIDE=wide, num_warps=min(8, max(1, wide // 256)),
     )  # fmt: skip
-    return Lists(lists, counts, edges, places)
+    return Lists(lists, counts, edges)

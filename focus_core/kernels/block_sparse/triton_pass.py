@@ -21,7 +21,7 @@ class PassTile:
     keys: int
     warps: int
     stages: int
-    sort: bool = False
+    sort: bool = True
 
 
 def pass_tile(dtype: torch.dtype, widest: int) -> PassTile:
@@ -174,7 +174,7 @@ def sparse_pass(
         order = lists.counts.repeat_interleave(heads // masks, 1) if masks != heads else order
         order = order.view(-1).argsort(descending=True)
     _sparse[(units * (block // min(tile.rows, block)),)](
-        q, k, v, *sources, out, out if lse is None else lse, *lists[:3], out if first is None else first, order,
+        q, k, v, *sources, out, out if lse is None else lse, *lists, out if first is None else first, order,
         *q.stride()[:3], *k.stride()[:3], *v.stride()[:3], *out.stride()[:3], *places,
         scores.unit, scores.cap_in, scores.cap_out, queries, keys, lists.columns.shape[3], rows, units, heads, masks,
         SHARE=heads // k.shape[1], D=dim, DV=wide, DP=padded(dim), DVP=padded(wide), NEGATIVE=scores.negative,

@@ -44,16 +44,12 @@ def xattention_block_mask(
     """
     backend, mode = scoring.get("backend", "auto"), scoring.get("mode", "antidiagonal")
     if block_size >= stride >= 1 and serves(backend, q, k, block_size, stride, mode):
-        sizes = mask_shape(q.shape[0], q.shape[2], k.shape[2], block_size, scoring.get("first_key"))
-        mask = torch.zeros(*q.shape[:2], *sizes, dtype=torch.bool, device=q.device)
-        _triton_mask(mask, q, k, block_size, stride, threshold, causal, **scoring)
-        return mask
+        return _triton_mask(q, k, block_size, stride, threshold, causal, **scoring)
     found = xattention_scores(q, k, block_size=block_size, stride=stride, causal=causal, **scoring)
     return select_blocks(found.scores, found.possible, threshold, own=found.own if causal else None).mask
 
 
 def _triton_mask(
-    mask,
     q,
     k,
     block: int,
@@ -67,9 +63,12 @@ def _triton_mask(
     seed: int = 0,
     rows_at_once: int | None = None,
     backend: str = "auto",
-) -> None:
-    """Write ``xattention_block_mask`` by Triton kernels: scored and selected without a copy of the scores."""
+) -> torch.Tensor:
+    """``xattention_block_mask`` by Triton kernels: scored and selected without a copy of the scores."""
     check_scoring(q, k, block, stride, mode, first_key, softcap, rows_at_once, backend)
+    sizes = mask_shape(q.shape[0], q.shape[2], k.shape[2], block, first_key)
+    mask = torch.zeros(*q.shape[:2], *sizes, dtype=torch.bool, device=q.device)
+    wanted = shares(threshold, q.shape[1], q.device).expand(q.shape[1]).contiguous()
     triton_choice(
         q,
         k,
@@ -81,8 +80,9 @@ def _triton_mask(
         scale=scale_of(q, scale),
         softcap=softcap,
         mask=mask,
-        wanted=shares(threshold, q.shape[1], q.device),
+        wanted=wanted,
     )
+    return mask
 
 
 def causal_block_mask(
@@ -126,20 +126,20 @@ def causal_block_mask(
         g = every[b]
         # Rows of blocks that are over before the wanted ones begin or end: all their tokens are there.
         low, high = max(0, g.row - 1), g.row + g.rows - 1
-        own = mask[part, :, : g.rows].diagonal(g.row, 2, 3)
+        own = torch.arange(g.rows, device=k.device)
+        mask[part, :, own, own + g.row] = True
         if not g.rows or high <= low:
-            own.fill_(True)
             continue
         end = g.first + high * block_size
-        found = mask[part, :, low + 1 - g.row : g.rows, :high]
-        seen = queries[part, :, g.first + low * block_size : end], k[part, :, g.first : end]
-        settings: dict[str, Any] = {"stride": stride, "threshold": threshold, **scoring}
-        mode = scoring.get("mode", "antidiagonal")
-        if block_size >= stride >= 1 and serves(scoring.get("backend", "auto"), *seen, block_size, stride, mode):
-            _triton_mask(found, *seen, block_size, causal=True, **settings)
-        else:
-            found.copy_(xattention_block_mask(*seen, block_size=block_size, **settings))
-        own.fill_(True)
+        before = xattention_block_mask(
+            queries[part, :, g.first + low * block_size : end],
+            k[part, :, g.first : end],
+            block_size=block_size,
+            stride=stride,
+            threshold=threshold,
+            **scoring,
+        )
+        mask[part, :, low + 1 - g.row : g.rows, :high] |= before
     return mask
 
 

@@ -7,11 +7,11 @@ import triton
 import triton.language as tl
 
 
-@triton.jit(do_not_specialize=["rows", "blocks", "tops", "row_low", "own_from", "heads", "step"])
+@triton.jit(do_not_specialize=["rows", "blocks", "tops", "row_low", "own_from", "heads"])
 def _choose(
-    SUMS, TOPS, WANTED, SCORES, MASK, sb, sh, sr, mb, mh, mr, rows, blocks, tops, row_low, own_from, heads, step,
-    EACH: tl.constexpr, AT: tl.constexpr, PER: tl.constexpr, CAUSAL: tl.constexpr, SCORED: tl.constexpr,
-    CHOSEN: tl.constexpr, BLOCKS: tl.constexpr,
+    SUMS, TOPS, WANTED, SCORES, MASK, sb, sh, sr, mb, mh, mr, rows, blocks, tops, row_low, own_from, heads,
+    EACH: tl.constexpr, PER: tl.constexpr, CAUSAL: tl.constexpr, SCORED: tl.constexpr, CHOSEN: tl.constexpr,
+    BLOCKS: tl.constexpr,
 ):  # fmt: skip
     b, h = (tl.program_id(1) // heads).to(tl.int64), (tl.program_id(1) % heads).to(tl.int64)
     row = row_low + tl.program_id(0)
@@ -21,18 +21,16 @@ def _choose(
         real = real & (j <= own_from + row)
     score = tl.zeros([BLOCKS], tl.float32)
     line = tl.program_id(1).to(tl.int64) * rows + tl.program_id(0) * EACH
-    # Several rows at a time, so that their loads do not wait for each other's sums.
-    for low_row in range(0, EACH, AT):
-        r = line + low_row + tl.arange(0, AT)
-        part = tl.load(SUMS + r[:, None] * blocks + j[None, :], mask=real[None, :], other=0.0)
-        top = tl.load(TOPS + r[:, None] * tops + (j // PER)[None, :], mask=real[None, :], other=-1e30)
-        part = part * tl.exp2(top - tl.max(top, 1)[:, None])
-        whole = tl.sum(part, 1)
-        score += tl.sum(part * (1.0 / tl.where(whole > 0, whole, 1.0))[:, None], 0)
+    for r in range(EACH):
+        part = tl.load(SUMS + (line + r) * blocks + j, mask=real, other=0.0)
+        top = tl.load(TOPS + (line + r) * tops + j // PER, mask=real, other=-1e30)
+        part = part * tl.exp2(top - tl.max(top, 0))
+        whole = tl.sum(part, 0)
+        score += part / tl.where(whole > 0, whole, 1.0)
     if SCORED:
         tl.store(SCORES + b * sb + h * sh + row * sr + j, score, mask=real)
     if CHOSEN:
-        wanted = tl.load(WANTED + h * step)
+        wanted = tl.load(WANTED + h)
         exact = tl.where(real, score, 0.0).to(tl.float64)
         forced = j < 0
         if CAUSAL:
@@ -40,28 +38,15 @@ def _choose(
         free = real & (forced == 0)
         missing = wanted * tl.sum(exact, 0) - tl.sum(tl.where(forced & real, exact, 0.0), 0)
         # Scores are at least 0, so they are ordered as their bits are: halve the range until the crossing score is
-        # found, the smallest above which the blocks hold less than is missing. Sums in fp32 find its neighbourhood.
+        # found, the smallest above which the blocks hold less than is missing.
         bits = score.to(tl.int32, bitcast=True)
-        short = missing.to(tl.float32)
-        offered = tl.where(free, score, 0.0)
-        low, high = tl.full([], -1, tl.int32), tl.max(tl.where(free, bits, -1), 0)
-        while low < high:
+        low, high = tl.full([], -1, tl.int32), tl.full([], 0x7F800000, tl.int32)
+        for _ in range(32):
             middle = low + (high - low) // 2
-            enough = tl.sum(tl.where(bits > middle, offered, 0.0), 0) >= short
-            low = tl.where(enough, middle + 1, low)
+            held = tl.sum(tl.where(free & (bits > middle), exact, 0.0), 0)
+            enough = held >= missing
+            low = tl.where(enough & (low < high), middle + 1, low)
             high = tl.where(enough, high, middle)
-        # In fp64 it is one of the scores beside that.
-        free_exact = tl.where(free, exact, 0.0)
-        held = tl.sum(tl.where(bits > high, free_exact, 0.0), 0)
-        while (held >= missing) & (missing > 0) & (high < 0x7F800000):
-            high = tl.min(tl.where(free & (bits > high), bits, 0x7F800000), 0)
-            held = tl.sum(tl.where(bits > high, free_exact, 0.0), 0)
-        below = tl.max(tl.where(free & (bits < high), bits, -2), 0)
-        held = tl.sum(tl.where(bits > below, free_exact, 0.0), 0)
-        while (held < missing) & (below > -2):
-            high = below
-            below = tl.max(tl.where(free & (bits < high), bits, -2), 0)
-            held = tl.sum(tl.where(bits > below, free_exact, 0.0), 0)
         above = free & (bits > high)
         equal = free & (bits == high)
         rank = tl.cumsum(equal.to(tl.int32), 0) - 1
@@ -92,7 +77,7 @@ def choose_blocks(
         tops: (B * Hq, rows, tiles).
         scores: (B, Hq, block rows, columns) fp32, or None; blocks that hold no pair are not written.
         mask: (B, Hq, block rows, columns) bool, or None.
-        wanted: (Hq,) or () fp64: share of a row's score that is kept.
+        wanted: (Hq,) fp64: share of a row's score that is kept.
         each: strided rows, and columns, of a block.
         per: blocks of a tile of columns.
         row_low: first row of blocks that is written.
@@ -107,7 +92,6 @@ def choose_blocks(
         sums, tops, wanted, sums if scores is None else scores, bits,
         *(sums if scores is None else scores).stride()[:3], *bits.stride()[:3],
         sums.shape[1], sums.shape[2], tops.shape[2], row_low, own_from, some.shape[1],
-        wanted.stride(0) if wanted.dim() else 0, EACH=each, AT=min(each, 4),
-        PER=per, CAUSAL=causal, SCORED=scores is not None, CHOSEN=mask is not None, BLOCKS=size,
+        EACH=each, PER=per, CAUSAL=causal, SCORED=scores is not None, CHOSEN=mask is not None, BLOCKS=size,
         num_warps=min(16, max(1, size // 256)),
     )  # fmt: skip

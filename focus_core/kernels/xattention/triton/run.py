@@ -11,7 +11,7 @@ from focus_core.kernels.xattention.triton.choose import choose_blocks
 from focus_core.kernels.xattention.triton.tiles import ScoreTile, score_rows, score_tile
 
 _ROOM = 64 << 20
-"""Bytes of sums that are always allowed; longer texts may take twice what their queries and keys do."""
+"""Bytes of sums that are always allowed; longer texts may take as many as their queries and keys do."""
 
 
 def triton_choice(
@@ -46,19 +46,19 @@ def triton_choice(
         softcap: soft cap of the means, or None.
         scores: (B, Hq, rows, columns) fp32 of zeros, or None.
         mask: (B, Hq, rows, columns) bool of False, or None.
-        wanted: (Hq,) or () fp64 on the device: share of a row's score that ``mask`` keeps.
+        wanted: (Hq,) fp64 on the device: share of a row's score that ``mask`` keeps.
         tile: sizes; those of ``score_tile`` when None.
         copies: whether the copy engine brings the rows; None where it can.
-        room: bytes of sums held at a time; None for twice q and k together, 64 MB at least.
+        room: bytes of sums held at a time; None for as many as q and k together, 64 MB at least.
     """
     q, k = (x.detach() if x.stride(3) == 1 else x.detach().contiguous() for x in (q, k))
     batch, queries, keys = q.shape[0], q.shape[2], k.shape[2]
     tile = tile or score_tile(q.dtype, q.shape[3])
-    room = room or max(_ROOM, 2 * (q.nbytes + k.nbytes))
+    room = room or max(_ROOM, q.nbytes + k.nbytes)
     factor = scale / stride * LOG2_E
     factors = (factor, 0.0, 0.0) if softcap is None else (1.0, 2 * factor / softcap, softcap * LOG2_E)
     if wanted is None:
-        wanted = torch.zeros((), dtype=torch.float64, device=q.device)
+        wanted = torch.zeros(q.shape[1], dtype=torch.float64, device=q.device)
     every = grids(batch, queries, keys, block, first_key)
     alike = len(set(every)) == 1
     for b in range(1 if alike else batch):

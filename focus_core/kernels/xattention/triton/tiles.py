@@ -14,25 +14,20 @@ from focus_core.kernels.focus.triton.tiles import dot_precision, padded
 
 @dataclass(frozen=True)
 class ScoreTile:
-    """Strided rows and columns that a program scores, numbers of a product's step, warps and pipeline stages.
-
-    Rows of tiles go in groups of ``group``, column by column: what runs at a time shares its rows of keys and queries.
-    """
+    """Strided rows and columns that a program scores, numbers of a product's step, warps and pipeline stages."""
 
     rows: int
     columns: int
     part: int
     warps: int
     stages: int
-    group: int = 8
 
 
 def score_tile(dtype: torch.dtype, dim: int) -> ScoreTile:
     """Sizes for a type and head size."""
     if dtype == torch.float32:
         return ScoreTile(64, 64, min(32, padded(dim)), 4, 2)
-    # Two programs on a multiprocessor: one's softmax goes on beside the other's products.
-    return ScoreTile(128, 128, min(64, padded(dim)), 4, 3)
+    return ScoreTile(128, 256, min(64, padded(dim)), 8, 3)
 
 
 @triton.jit
@@ -50,18 +45,10 @@ def _score(
     REVERSED: tl.constexpr, CAUSAL: tl.constexpr, CAPPED: tl.constexpr, EDGES: tl.constexpr, COPIES: tl.constexpr,
     DOT: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, GROUP: tl.constexpr,
 ):  # fmt: skip
+    # Rows of tiles in groups, column by column: what runs at a time shares its rows of keys and of queries.
     wide = tl.cdiv(columns, COLUMNS)
-    inside = tl.program_id(0)
-    group = inside * 0
-    if CAUSAL:
-        # No program for the columns that all rows of a group come before.
-        width = tl.minimum(wide, tl.cdiv(row_from + low + GROUP * ROWS, COLUMNS))
-        while inside >= GROUP * width:
-            inside -= GROUP * width
-            group += 1
-            width = tl.minimum(wide, tl.cdiv(row_from + low + (group + 1) * GROUP * ROWS, COLUMNS))
-    else:
-        group, inside = inside // (GROUP * wide), inside % (GROUP * wide)
+    group = tl.program_id(0) // (GROUP * wide)
+    inside = tl.program_id(0) % (GROUP * wide)
     row_tile, column_tile = group * GROUP + inside % GROUP, inside // GROUP
     start = row_tile * ROWS
     r, c = start + tl.arange(0, ROWS), column_tile * COLUMNS + tl.arange(0, COLUMNS)
@@ -171,14 +158,14 @@ def score_rows(
             planes[1].descriptor(k, [tile.columns, tile.part]),
         )
         places = (*planes[0].places, *planes[1].places)
-    step, wide = tile.group * tile.rows, -(-columns // tile.columns)
-    widths = [
-        min(wide, -(-(row_from + low + at + step) // tile.columns)) if causal else wide for at in range(0, rows, step)
-    ]
-    _score[(tile.group * sum(widths), q.shape[0] * heads)](
+    grid = (-(-rows // (_GROUP * tile.rows)) * _GROUP * -(-columns // tile.columns), q.shape[0] * heads)
+    _score[grid](
         *sources, sums, tops, *q.stride()[:3], *k.stride()[:3], *places, *factors, low, rows, columns, blocks,
         row_from, before, q.shape[2], k.shape[2], heads, tops.shape[2], SHARE=heads // k.shape[1], S=stride, EACH=each,
         D=q.shape[3], PART=tile.part, REVERSED=reverse, CAUSAL=causal, CAPPED=factors[2] != 0, EDGES=edges,
-        COPIES=planes is not None, DOT=dot_precision(q.dtype), ROWS=tile.rows, COLUMNS=tile.columns, GROUP=tile.group,
+        COPIES=planes is not None, DOT=dot_precision(q.dtype), ROWS=tile.rows, COLUMNS=tile.columns, GROUP=_GROUP,
         num_warps=tile.warps, num_stages=tile.stages,
     )  # fmt: skip
+
+
+_GROUP = 8
