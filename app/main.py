@@ -9,7 +9,7 @@ if str(ROOT) not in sys.path:
 
 import streamlit as st  # noqa: E402
 
-from app.ui import sidebar  # noqa: E402
+from app.ui import links, sidebar  # noqa: E402
 from app.ui.guard import guarded  # noqa: E402
 from app.ui.theme import apply_theme  # noqa: E402
 from app.ui.view import View, discover  # noqa: E402
@@ -39,6 +39,7 @@ def main(start: str = "overview") -> None:
     if (wanted := st.session_state.pop("_go", None)) in pages and pages[wanted] != chosen:
         st.switch_page(pages[wanted])
     chosen.run()
+    links.send_again(chosen.url_path)
 
 
 def _draw(view: View) -> None:

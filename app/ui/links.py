@@ -189,6 +189,20 @@ def rewrite() -> None:
         _put(key, value)
 
 
+def send_again(page: str) -> None:
+    """Tell the browser the address once more when another page has been drawn.
+
+    Quick changes of the page let it put the new page's bare address over what it was told at the page's beginning.
+    """
+    if st.session_state.get("_page") == page:
+        return
+    st.session_state["_page"] = page
+    for key, value in st.session_state.get("_written", {}).items():
+        if value:
+            st.query_params[key] = value
+            return
+
+
 def _put(key: str, value: str) -> None:
     if not value:
         st.query_params.pop(key, None)

@@ -224,7 +224,7 @@ def _strip_and_held(page: Page) -> None:
         page=lambda: document(name, strip_part(data), note=what_ran(trace, layer)),
         rows=lambda: token_rows(trace, layer, router),
     ):
-        after = token_strip(data, key=KEY)
+        after = token_strip(data, key=KEY, held=st.session_state.get("_held_first"))
     st.session_state["_pin"] = after
     links.write("router", str(router) if router and page.head is None else "")
     if page.source and page.source.current:
@@ -250,7 +250,8 @@ def _pin(trace: Trace) -> int | None:
 def _select(trace: Trace) -> tuple[int, int] | None:
     """A token that the page itself wants held: from a button, or again after another page was open."""
     if KEY not in st.session_state:
-        pin = _pin(trace)
+        # Whoever leaves before the browser has answered leaves with the token held.
+        pin = st.session_state["_held_first"] = _pin(trace)
         if pin is None:
             st.session_state.pop("_select", None)
         else:

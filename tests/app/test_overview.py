@@ -213,6 +213,12 @@ def test_a_button_that_sets_a_control_prints_no_warning(start, monkeypatch, capl
     assert "default value" not in caplog.text
 
 
+def test_a_token_of_a_link_is_held_before_the_browser_has_answered(start):
+    at = start(tok="300")
+    assert at.query_params["tok"] == "300"
+    assert at.session_state["_pin"] == 299
+
+
 def test_a_link_names_settings_router_and_token(start):
     at = start(seconds=1000, set="window:32,query_topk:3", router="1", tok="300", text="brown news opening")
     assert at.sidebar.number_input(key="focus.directed-k16.window").value == 32

@@ -68,15 +68,16 @@ def _component(version: float) -> Any:
     return st.components.v2.component("focus_lab_strip", html=HTML, css=css(), js=js())
 
 
-def token_strip(data: dict[str, Any], *, key: str) -> int | None:
+def token_strip(data: dict[str, Any], *, key: str, held: int | None = None) -> int | None:
     """Draw the strip; returns the pinned token, None while nothing is pinned.
 
     Args:
         data: of :func:`app.ui.strip.data.strip_data`.
         key: the element's key; the pin also stands in ``st.session_state[key].pinned`` before this is called.
+        held: what is pinned until the browser has said what is: the same in every run while the strip is there.
     """
     component = _component(max((HERE / name).stat().st_mtime for name in (*SCRIPTS, "strip.css")))
-    result = component(data=data, key=key, default={"pinned": None}, on_pinned_change=_noted)
+    result = component(data=data, key=key, default={"pinned": held}, on_pinned_change=_noted)
     pinned = result.pinned
     return int(pinned) if pinned is not None else None
 
