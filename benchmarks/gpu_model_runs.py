@@ -80,6 +80,7 @@ class Runner:
             parts = [out.logits[0].float()]
             for at in range(whole, ids.shape[1]):
                 parts.append(self._next(compat.cache_of(out), ids[:, at : at + 1]).logits[0].float())
+        self._wait()
         self.watch.take()
         return torch.cat(parts)
 
@@ -97,6 +98,7 @@ class Runner:
         counter = _Some(range(0, layers, max(1, layers // COUNTED_LAYERS)))
         with line.inside(self.subject.model, self.watch, counter):
             prefill(self.subject.model, self.subject.ids[:, :tokens])
+        self._wait()
         self.watch.take()
         return statistics.fmean(counter.kept(0)), sorted(counter.layers)
 
