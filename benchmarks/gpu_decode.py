@@ -35,8 +35,9 @@ from focus_core.kernels.slim import slim_attention
 from focus_core.kernels.slim.triton_decode import weighted_states
 
 SOURCES = [f"focus_core/kernels/{name}/triton_decode.py" for name in ("sfa", "slim", "mla")]
-SOURCES += ["focus_core/kernels/slim/triton_held.py", "focus_core/kernels/sfa/triton_thin.py"]
-SOURCES += [f"focus_core/kernels/{name}.py" for name in ("split_merge", "ready", "focus/triton/tiles")]
+SOURCES += [
+    f"focus_core/kernels/{name}.py" for name in ("sfa/triton_thin", "split_merge", "ready", "focus/triton/tiles")
+]
 PARTS = ("check", "sfa", "slim", "mla", "prefill")
 
 

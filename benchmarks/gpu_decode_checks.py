@@ -164,17 +164,6 @@ def cases() -> list[dict[str, Any]]:
         {"heads": 64, "dim": 64, "keys": 500}, {"dtype": "float32"}, {"dtype": "float32", "turned": 1, "heads": 12},
     ):  # fmt: skip
         found.append({"method": "slim", **more})
-    for plan, more in itertools.product(
-        (
-            {"together": True}, {"columns": 128, "warps": 4, "programs": 1, "lag": 1},
-            {"columns": 512, "warps": 8, "programs": 1, "again": True, "swap": True}, {"together": False},
-        ),
-        (
-            {"heads": 32, "dim": 128, "keys": 2100, "batch": 3}, {"heads": 12, "turned": 1, "keys": 5000},
-            pads | {"turned": 3, "key_bias": True, "new": False, "heads": 9}, {"softcap": 3.0, "scale": -0.2},
-        ),
-    ):  # fmt: skip
-        found.append({"method": "slim", **more, "plan": {"chunk": 32, "held": True, **plan}})
     deepseek = {"rank": 512, "nope": 128, "rope": 64, "value": 128}
     for more in (
         {"keys": 1}, {"keys": 129}, pads | {"bias": True}, {"queries": 3} | pads, {"rope": 8, "rank": 40},

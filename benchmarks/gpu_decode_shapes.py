@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import itertools
 from dataclasses import dataclass
 from typing import Any
@@ -54,20 +53,12 @@ MLA_PLANS = {
 
 def slim_plans(turned: bool) -> list[states.Plan]:
     """Sizes and designs of Slim's kernels, the shipped one first."""
-    held = functools.partial(states.Plan, rows=1, held=True)
     plans = [
         states.plan_for(torch.bfloat16, 4096, turned),
-        states.Plan(256, 32, 2, 2), states.Plan(512, 64, 2, 2, 8, 1, together=False),
-        held(512, 32, lag=2, warps=8, programs=1), held(512, 32, lag=1, warps=8, programs=1),
-        held(256, 32, lag=2, warps=4, programs=2), held(256, 32, lag=1, warps=4, programs=2),
-        held(512, 32, lag=3, warps=8, programs=1, again=True), held(256, 32, lag=3, warps=4, programs=2, again=True),
-        held(256, 64, lag=1, warps=4, programs=2), held(512, 64, lag=1, warps=8, programs=1),
-        held(512, 64, lag=2, warps=8, programs=1, again=True), held(512, 32, lag=2, warps=8, programs=1, swap=True),
-        held(512, 64, lag=2, warps=8, programs=1, again=True, swap=True),
-        held(256, 64, lag=2, warps=4, programs=2, again=True, swap=True),
-        held(512, 16, lag=3, warps=4, programs=2, again=True), held(1024, 16, lag=3, warps=8, programs=1, again=True),
-        held(1024, 32, lag=2, warps=16, programs=1, again=True), held(512, 64, warps=8, programs=1, together=False),
-    ]  # fmt: skip
+        states.Plan(256, 32, 2, 2),
+        states.Plan(512, 64, 4, 2, 8, 1, swap=True),
+        states.Plan(512, 64, 2, 2, 8, 1, together=False),
+    ]
     return list(dict.fromkeys(plans))
 
 

@@ -24,13 +24,15 @@ def launch(
 
     Args:
         kernel: a ``triton.jit`` function, whose parameters are the next four in this order.
-        grid: programs.
+        grid: programs, in one to three dimensions.
         tensors: pointers.
         fixed: integers that the kernel is specialised for, such as strides.
         free: floats, and integers of the kernel's ``do_not_specialize``, below 2^31.
         constants: its ``constexpr`` parameters by name.
         options: warps and the like.
     """
+    # What is compiled takes all three; Triton's search alone fills them up.
+    grid = (*grid, 1, 1)[:3]
     aligned = all(x.data_ptr() % 16 == 0 for x in tensors)
     # As Triton does it: strides grow with a cache, and are no reason to compile anew.
     kinds = [(x == 1) + 2 * (x % 16 == 0) + 4 * (x >= 1 << 31) for x in fixed]

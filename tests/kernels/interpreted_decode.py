@@ -16,7 +16,6 @@ from benchmarks.gpu_decode_checks import check
 _SFA = {"method": "sfa", "keys": 70, "dim": 32, "heads": 4, "kv": 2, "features": 6, "dtype": "float32"}
 _THIN = {"method": "thin", "features": 6, "dim": 32, "dtype": "float32"}
 _SLIM = {"method": "slim", "keys": 70, "heads": 2, "dim": 16, "dtype": "float32"}
-_HELD = _SLIM | {"plan": {"chunk": 16, "held": True, "columns": 32, "lag": 2}}
 _MLA = {"method": "mla", "keys": 70, "heads": 4, "rank": 24, "nope": 8, "rope": 8, "value": 12, "dtype": "float32"}
 _PADS = {"batch": 2, "first": [25, 70]}
 CASES = {
@@ -45,13 +44,6 @@ CASES = {
     "states, soft cap": _SLIM | {"softcap": 0.8, "scale": -0.5, "dtype": "float16"},
     "states, sums by columns": _SLIM | {"plan": {"swap": True}, "turned": 1},
     "sequences in turns": _SLIM | {"batch": 3, "turned": 3, "first": [0, 30, 70]},
-    "states held": _HELD | {"value_bias": True},
-    "states held by their program": _HELD | {"plan": {"chunk": 16, "held": True, "columns": 32, "lag": 1}},
-    "states read again, rotated": _HELD
-    | {"plan": {"chunk": 16, "held": True, "columns": 32, "again": True, "lag": 3}, "turned": 1, "key_bias": True},
-    "states held, rotated, left padding": _HELD | _PADS | {"turned": 2, "new": False, "softcap": 0.8, "scale": -0.5},
-    "states held, slices and heads that do not fill them": _HELD
-    | {"plan": {"chunk": 16, "held": True, "columns": 64, "swap": True}, "heads": 3, "dim": 32, "turned": 1},
     "one latent": _MLA | {"keys": 1},
     "latents, left padding, biases": _MLA | _PADS | {"queries": 3, "bias": True},
     "latents, grouped heads": _MLA | {"up_heads": 2, "rope_heads": 2, "bias": True, "softcap": 0.8, "scale": -0.5},

@@ -12,6 +12,7 @@ import torch
 from benchmarks.gpu_decode_checks import cases, check
 from focus_core.errors import NotAvailable, Unsupported
 from focus_core.kernels.mla import mla_attention
+from focus_core.kernels.ready import launch
 from focus_core.kernels.sfa import encode, sfa_attention
 from focus_core.kernels.slim import Turned, slim_attention
 from tests.kernels.interpreted_decode import CASES
@@ -103,3 +104,30 @@ def test_angles_as_tables_rotate_by_halves():
     made = Turned(angles.cos(), angles.sin())(keys, slice(0, 2), slice(5, 25))
     pairs = torch.complex(keys[..., :8], keys[..., 8:]) * torch.polar(torch.ones(20, 8), angles[0, 5:25])
     assert torch.allclose(made, torch.cat([pairs.real, pairs.imag], -1), atol=1e-5)
+
+
+class Kernel:
+    """Stands for one of Triton's: the search fills a grid up, what is compiled reads all three dimensions of it."""
+
+    arg_names = ("X", "free", "SIZE")
+
+    def __init__(self, ready=False):
+        self.ready, self.launched = ready, []
+
+    def __getitem__(self, grid):
+        def run(*given, **constants):
+            if self.ready:
+                self.launched.append((grid[0], grid[1], grid[2], given))
+                return None
+            self.compiled = Kernel(ready=True)
+            return self.compiled
+
+        return run
+
+
+@pytest.mark.parametrize("grid", [(5,), (5, 3), (5, 3, 2)])
+def test_what_was_compiled_is_launched_again_whatever_the_grid(grid):
+    kernel, x = Kernel(), torch.zeros(16)
+    for _ in range(3):
+        launch(kernel, grid, (x,), (), (7,), {"SIZE": 4}, num_warps=4)
+    assert kernel.compiled.launched == [(*(*grid, 1, 1)[:3], (x, 7, 4))] * 2

@@ -20,7 +20,6 @@ from focus_core.kernels.checks import wide
 from focus_core.kernels.focus.triton.tiles import cover, dot_precision, padded, scores_of
 from focus_core.kernels.ready import launch
 from focus_core.kernels.slim.operands import Operands
-from focus_core.kernels.slim.triton_held import attend_held
 from focus_core.kernels.slim.turned import Turned
 from focus_core.kernels.split_merge import Parts, processors
 
@@ -42,10 +41,6 @@ class Plan:
         swap: sums as (columns, heads), which Hopper's wider matrix instructions take.
         together: scores and sums in one launch, whose programs wait for each other; else in two launches, the second
             of which reads the keys again.
-        held: a program reads only its own columns, and scores them (see ``triton_held``); heads must be whole powers
-            of two that divide the columns, else this is not done. ``rows`` has no meaning then.
-        again: with ``held``, keys whose scores are awaited are read again, from L1; else they stay in registers, with a
-            lag of 1 or 2.
     """
 
     columns: int = 256
@@ -56,8 +51,6 @@ class Plan:
     programs: int = 2
     swap: bool = False
     together: bool = True
-    held: bool = False
-    again: bool = False
 
 
 @triton.jit
@@ -241,20 +234,14 @@ def weighted_states(o: Operands, past: int, scale: float, softcap: float | None,
     lines = padded(heads)
     slices, rows, splits, per = shares(plan, batch, width, past, device)
     room = plan.programs * processors(device)
-    held = plan.held and dim & (dim - 1) == 0 and dim >= 16 and plan.columns % dim == 0
-    # An interpreter runs programs one after the other: only one that waits for itself goes on.
-    together = plan.together and (device.type == "cuda" or (held and slices == 1)) and slices * splits * rows <= room
+    # An interpreter runs programs one after the other: none could wait for another.
+    together = plan.together and device.type == "cuda" and slices * splits * rows <= room
     parts = Parts(batch, heads, lines, splits, width, device)
     chunks = cover(per, plan.chunk)
     scores = scores_of(scale, softcap)
     q = o.q.contiguous()
-    if held:
-        # No score has these bits: results that are no numbers have others.
-        scores_room = torch.full((batch * past * lines,), -1, dtype=torch.int32, device=device)
-        done = scores_room
-    else:
-        scores_room = torch.empty(batch * past * lines, dtype=torch.float32, device=device)
-        done = torch.zeros(batch * splits * chunks, dtype=torch.int32, device=device)
+    scores_room = torch.empty(batch * past * lines, dtype=torch.float32, device=device)
+    done = torch.zeros(batch * splits * chunks, dtype=torch.int32, device=device)
     turned = o.finish if isinstance(o.finish, Turned) else None
     cos = sin = q
     if turned is not None:
@@ -263,22 +250,17 @@ def weighted_states(o: Operands, past: int, scale: float, softcap: float | None,
     first = state if o.first_key is None else o.first_key.to(device, torch.int32)
     first_step = 0 if o.first_key is None else 1
     sizes: dict[str, Any] = {
-        "H": heads, "HP": lines, "D": dim, "WIDTH": width, "WP": parts.stride, "COLS": plan.columns,
-        "CHUNK": plan.chunk, "TURNED": turned is not None, "BIASED": o.key_bias is not None, "CAPPED": scores.capped,
-        "PADDED": o.first_key is not None, "NEGATIVE": scores.negative, "SWAP": plan.swap,
-        "DOT": dot_precision(q.dtype), "PATIENCE": _PATIENCE,
+        "H": heads, "HP": lines, "D": dim, "DP": 1 << (half - 1).bit_length(), "WIDTH": width, "WP": parts.stride,
+        "SLICES": slices, "COLS": plan.columns, "CHUNK": plan.chunk, "ROWS": plan.rows, "TURNED": turned is not None,
+        "BIASED": o.key_bias is not None, "CAPPED": scores.capped, "PADDED": o.first_key is not None,
+        "NEGATIVE": scores.negative, "WAIT": together, "SWAP": plan.swap, "DOT": dot_precision(q.dtype),
+        "PATIENCE": _PATIENCE,
     }  # fmt: skip
     options: dict[str, Any] = {"num_warps": plan.warps}
-    if held:
-        sizes |= {"AGAIN": plan.again and together}
-        # Triton must not move the loads that look whether scores are there, nor go around L1.
-        options["num_stages"] = 1
-    else:
-        sizes |= {"DP": 1 << (half - 1).bit_length(), "SLICES": slices, "ROWS": plan.rows, "WAIT": together}
     launches: list[dict[str, Any]] = [{"SCORE": True, "WEIGHT": True, "LAG": plan.lag}]
-    if together and device.type == "cuda":
+    if together:
         options["launch_cooperative_grid"] = True
-    if not together:
+    else:
         launches = [{"SCORE": s, "WEIGHT": not s, "LAG": 0} for s in (True, False)]
     for start in range(0, batch, rows):
         own = splits * lines
@@ -286,16 +268,13 @@ def weighted_states(o: Operands, past: int, scale: float, softcap: float | None,
             q[start:], state[start:], q if o.key_bias is None else o.key_bias, cos[_from(cos, start, turned)],
             sin[_from(sin, start, turned)], scores_room[start * past * lines :], first[start * first_step :],
             parts.part[start * own * parts.stride :], parts.most[start * own :], parts.total[start * own :],
+            done[start * splits * chunks :],
         ]  # fmt: skip
         fixed = *state.stride()[:2], 0 if turned is None or cos.shape[0] == 1 else cos.shape[1]
-        free = scores.unit, scores.cap_in, scores.cap_out, past, per
+        free = scores.unit, scores.cap_in, scores.cap_out, past, per, chunks
         grid = (slices, splits, min(rows, batch - start))
         for step in launches:
-            if held:
-                launch(attend_held, grid, tensors, fixed, free, sizes | step, **options)
-            else:
-                counted = [*tensors, done[start * splits * chunks :]]
-                launch(_attend, grid, counted, fixed, (*free, chunks), sizes | step, **options)
+            launch(_attend, grid, tensors, fixed, free, sizes | step, **options)
     sums = q.new_empty(batch, heads, width)
     lse = torch.empty(batch, heads, 1, dtype=torch.float32, device=device)
     parts.merge(sums, lse)
