@@ -170,12 +170,16 @@ def shape_of(row: Row) -> str:
 
 
 def setting_of(row: Row) -> str:
-    """What a method's settings are: ``K=16 q1k1``, ``stride 16, threshold 0.9``, ``16 features``."""
+    """What a method's settings are: ``K=16 q1k1``, ``stride 16, threshold 0.9``, ``16 features``, ``rotated``."""
     if row["groups"] is not None:
         return f"K={row['groups']} q{row['looks'] or 1}k1"
     if row["stride"] is not None:
         said = [f"{name} {row[name]:g}" for name in ("stride", "threshold") if row[name] is not None]
         return ", ".join([*said, *filter(None, [form_of(row)])])
+    if row["rank"] is not None:
+        return f"{row['heads']} heads, rank {row['rank']}"
+    if row["turned"]:
+        return "rotated"
     return f"{row['features']} features" if row["features"] is not None else ""
 
 
@@ -217,7 +221,7 @@ def profile(row: Row) -> str:
     stages = stages_of(row)
     whole = sum(stages.values())
     said = []
-    if whole:
+    if whole and len(stages) > 1:
         said.append(", ".join(f"{name} {percent(ms / whole)}" for name, ms in stages.items()) + " of the stages' time")
     if row["tflops"] is not None:
         said.append(f"{sig3(row['tflops'])} TFLOP/s on the kept pairs")

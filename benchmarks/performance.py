@@ -202,12 +202,13 @@ def _tried(rows: Sequence[Row], runs: Runs) -> list[str]:
     found = [row for row in rows if not row.kept]
     if not found:
         return []
+    graph = " as a CUDA graph"
     lines = [
         (
             words.named(row),
             str(row["design"] or NONE),
             f"{row['tokens']:,}" if row["tokens"] else NONE,
-            duration(row.median("ms")),
+            duration(row.median("ms")) if row["ms"] is not None else duration(row.median("ms_graph")) + graph,
             times((row.speedup() or (None,))[0]),
             runs.mark(row),
         )

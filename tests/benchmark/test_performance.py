@@ -48,6 +48,13 @@ def test_the_latest_run_counts_and_what_was_not_kept_does_not():
     assert "| Focus, 12 heads x 64, K=16 q1k1 | other tiles | 131,072 | 2.00 ms | 14.0× |" in page(rows_of([new]))
 
 
+def test_what_was_tried_as_a_cuda_graph_alone_says_so():
+    rows = [{"method": "mla", "phase": "decode", "heads": 16, "rank": 512}, {"method": "slim", "turned": True}]
+    said = page(rows_of([document(*(row | {"kept": False, "design": "x", "ms_graph": SPREAD} for row in rows))]))
+    assert "| MLA, 16 heads, rank 512 | x | – | 2.00 ms as a CUDA graph | – |" in said
+    assert "| Slim, rotated | x |" in said
+
+
 def test_a_ratio_of_cuda_graphs_says_so():
     row = prefill(32768, 3.5, speedup_graph=5.0, ms_graph=SPREAD, baseline_graph="cudnn", cudnn_graph_ms=SPREAD)
     one = by_key(document(row))["focus-32k"]
