@@ -120,8 +120,10 @@ def judge(scores: np.ndarray, stride: int, count: int) -> tuple[list[Judged], np
     return found, true / np.maximum(true.sum(1, keepdims=True), 1e-30), pairs
 
 
-def verdict(judged: list[Judged], pairs: float) -> str:
-    """How the antidiagonals do on this pattern, in one sentence."""
+def verdict(judged: list[Judged], pairs: float, *, painted: bool = True) -> str:
+    """How the antidiagonals do on this pattern, in one sentence; on none there is nothing to find."""
+    if not painted:
+        return "Nothing is painted: attention is even, and no block holds more than its pairs. Paint on the canvas."
     recall = {one.mode: one.recall for one in judged}
     ours, best = recall["antidiagonal"], recall["oracle"]
     others = " and ".join(f"{percent(recall[m])} ({m})" for m in ("diagonal", "random"))

@@ -160,6 +160,7 @@ def test_patterns_that_the_antidiagonals_find_and_miss(name, stride, ours, diago
     assert all(one.kept.sum(1).tolist() == [1, 2, 3, 3, 3, 3, 3, 3] for one in judged)
     assert real.sum(1) == pytest.approx(1)
     assert ("miss" in painted.verdict(judged, pairs)) == (not ours)
+    assert painted.verdict(judged, pairs, painted=False).startswith("Nothing is painted")
 
 
 def test_an_even_slash_leaves_the_antidiagonals_without_any_rank():

@@ -1,10 +1,12 @@
 """The KV cache page with the synthetic engine."""
 
 import json
+import shutil
 
 import pytest
 from streamlit.testing.v1 import AppTest
 
+from analysis import cache_orders as orders
 from app.ui import selection
 from app.ui.cache import lines
 from focus_core import assets
@@ -12,6 +14,7 @@ from focus_core.errors import TooLarge
 from tests.app import fake, fake_cache
 from tests.app.opening import MAIN, engine, said
 
+RESULTS = assets.DATA / "results"
 SFA8 = {"variant": "sfa", "config": {"features": 8}, "adapter": None}
 
 
@@ -140,6 +143,11 @@ def test_a_recorded_measurement_is_there_at_once_and_every_tab_draws(start, tmp_
     assert (gate["Kept here"][0], gate["The gate would keep"][0]) == ("K-cache", "X-cache")
     at = start(cache_tab="Two orders")
     assert "Order 2 never loses to dense here" in said(at)
+    one = said(at)
+    at.segmented_control(key="cache_batch").set_value(256).run()
+    assert orders.sentence(3072, 32, 256, orders.CARDS["H200, int8"]) in said(at)
+    assert said(at) != one
+    at.segmented_control(key="cache_batch").set_value(1).run()
     at.selectbox(key="cache_chip").select("Another").run()
     assert "Order 2 loses to dense from" in said(at)
     at = start(cache_tab="Latent")
@@ -148,12 +156,25 @@ def test_a_recorded_measurement_is_there_at_once_and_every_tab_draws(start, tmp_
     assert "Not measured by this project" in said(at)
     at = start(cache_tab="What a card holds")
     assert "Beside 7.60 GB of weights 16.4 GB are left: one sequence of 41,707 tokens" in said(at)
+    at.selectbox(key="cache_card_format").select("fp8").run()
+    assert "Beside 3.80 GB of weights 20.2 GB are left" in said(at)
+    at.selectbox(key="cache_card_format").select("16 bits").run()
     assert "The model itself reads" not in said(at)
     at.selectbox(key="cache_card_shape").select("GPT-2 XL").run()
     assert "The model itself reads at most 1,024." in said(at)
     at.selectbox(key="cache_card_shape").select("Phi-3-mini-128k").run()
     at.number_input(key="cache_card_gb").set_value(4.0).run()
     assert "they do not fit in 4.00 GB" in said(at)
+
+
+def test_a_latents_ranks_are_those_of_the_model(start, tmp_path):
+    for model in ("gpt2-novels", "smollm2"):
+        shutil.copy(RESULTS / f"latent-{model}.json", tmp_path)
+    titles = {"gpt2-novels": "GPT-2 novels, 3.7 M weights: ", "smollm2": "SmolLM2-135M-Instruct: "}
+    for model, title in titles.items():
+        words = said(start(cache_tab="Latent", model=model))
+        assert f"**{title}" in words
+        assert sum(f"**{other}" in words for other in titles.values()) == 1
 
 
 def test_lines_are_named_for_people_and_for_links():

@@ -65,6 +65,7 @@ def test_controls_change_the_codes_and_the_link_sets_them(start):
     at = start(layer="1", features_k="4", features_sparse="keys", codes="40-12", features_overlap="exclude")
     data = text_of(at)
     assert (data["query"], data["key"]) == (39, 11)
+    assert at.query_params["codes"] == "40-12"
     words = said(at)
     assert f"With 4 of {DIM} dimensions" in words
     assert next(s for s in at.slider if s.key == "features_k").value == 4
@@ -158,6 +159,22 @@ def test_maps_of_an_adapter_come_first(start, tmp_path, monkeypatch):
     wanted = row(head.mapped(*maps.of_head("smollm2", "codes", 1, 0)), 59, Codes(2))
     sparse = np.frombuffer(base64.b64decode(data["sparse"]), np.float32)
     assert np.allclose(sparse, wanted.sparse, atol=1e-6)
+
+
+def test_a_query_head_has_the_map_of_its_own_key_head(tmp_path, monkeypatch):
+    from safetensors.numpy import save_file
+
+    of = np.arange(LAYERS * KV_HEADS, dtype=np.float32).reshape(LAYERS, KV_HEADS, 1, 1)
+    maps_ = {
+        "query_map": np.zeros((LAYERS, HEADS, DIM, DIM), np.float32),
+        "key_map": of * np.ones((DIM, DIM), np.float32),
+    }
+    save_file(maps_, tmp_path / "focus_adapter.safetensors")
+    monkeypatch.setattr(settings, "adapters_for", lambda model, kind=None: {"codes": {"path": tmp_path}})
+    share = HEADS // KV_HEADS
+    assert share > 1 < KV_HEADS
+    for head in range(HEADS):
+        assert maps.of_head("m", "codes", 2, head)[1][0, 0] == 2 * KV_HEADS + head // share
 
 
 def _text() -> str:

@@ -241,6 +241,10 @@ def test_thresholds_are_compared_in_double_precision():
     possible = torch.ones(1, 1, 1, 4, dtype=torch.bool)
     assert select_blocks(scores, possible, 0.8).kept.item() == 3
     assert select_blocks(scores, possible, 0.799805).kept.item() == 2
+    # Sums too: three quarters of equal scores are three quarters of the blocks, none more for rounding.
+    for quarter in range(1, 100):
+        scores = torch.full((1, 1, 1, 4 * quarter), 0.1)
+        assert select_blocks(scores, torch.ones_like(scores).bool(), 0.75).kept.item() == 3 * quarter
 
 
 def test_thresholds_one_a_head():

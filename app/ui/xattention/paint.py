@@ -60,7 +60,8 @@ def _draw() -> None:
         )
     cells = _cells(name)
     judged, real, pairs = judge(cells, stride or 4, int(count))
-    st.markdown(f"**{verdict(judged, pairs)}**")
+    judgement = verdict(judged, pairs, painted=bool(np.any(cells)))
+    st.markdown(f"**{judgement}**")
     st.caption(PRESETS[name].said if name and _untouched(cells, name) else "Your own pattern.")
     data = panels_data([_panel(one) for one in judged], real, across=2) | {
         "cells": base64.b64encode(np.round(cells).astype(np.int8).tobytes()).decode("ascii"),
@@ -74,7 +75,7 @@ def _draw() -> None:
     with saveable(
         key=KEY,
         name=title,
-        page=lambda: document(title, part(data, easel=True), note=verdict(judged, pairs)),
+        page=lambda: document(title, part(data, easel=True), note=judgement),
         rows=lambda: _table(judged, real),
     ):
         easel(data, key=KEY, on_painted=_painted)
