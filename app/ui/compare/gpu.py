@@ -9,7 +9,7 @@ import pandas as pd
 import streamlit as st
 
 from analysis import gpu_results
-from analysis.gpu_figures import PICTURES, by_length, model_bars, model_cases, stage_bars
+from analysis.gpu_figures import PICTURES, by_length, model_bars, model_cases, series_of, stage_bars
 from analysis.gpu_results import Row, Run
 from analysis.gpu_targets import answer, outcomes
 from analysis.numbers import percent, sig3, times
@@ -56,12 +56,13 @@ def runs_of(rows: list[Row]) -> list[Run]:
 
 
 def _origin(rows: list[Row]) -> None:
-    """Where the numbers come from, in one line; whether the code is still the one that was measured."""
+    """Where the numbers come from, in one line; whether the code of those that are drawn has changed since."""
     found = runs_of(rows)
+    drawn = runs_of([row for _, line in series_of(rows) for row in line])
     commands = " · ".join(f"{run.date}, {run.card}: {run.command} (data/results/{run.file})" for run in found)
     with st.container(horizontal=True, vertical_alignment="center", gap="small"):
         badge("recorded", commands)
-        changed = sorted({run.file for run in found if run.changed})
+        changed = sorted({run.file for run in drawn if run.changed})
         if changed:
             badge("code changed since", ", ".join(changed))
         cards = ", ".join(dict.fromkeys(run.card for run in found))
@@ -103,7 +104,8 @@ def _picture(page: Page, rows: list[Row]) -> None:
         )
     else:
         st.caption(
-            "One attention layer, random numbers, bf16; planning, sorting, gathering and merging are in the time. "
+            "One attention layer, bf16; Focus on random numbers, XAttention on a model's own; planning, sorting, "
+            "gathering, selecting and merging are in the time. "
             f"Dense kernels timed beside: {', '.join(gpu_results.dense_kernels(rows))}. Crosses are the comparison of "
             "the tab Measure: attention and routing of a whole model on a CPU."
         )
@@ -117,7 +119,7 @@ def _targets(rows: list[Row]) -> None:
             "Aimed at": one.target.aim,
             "Measured": one.measured,
             "Where the time goes": one.profile,
-            "Recorded": one.row.run.date if one.row else "",
+            "Recorded": f"{one.row.run.date}{', code changed since' if one.row.run.changed else ''}" if one.row else "",
         }
         for one in outcomes(rows)
     ]
