@@ -58,17 +58,15 @@ def drawn_whole() -> None:
 
 
 def _way_out() -> None:
-    if st.button("Start again with the shipped example", icon=":material/restart_alt:", key="_guard_reset"):
-        reset()
+    from app.ui import afresh
 
-
-def reset() -> None:
-    """Back to the shipped model, text and settings."""
-    keep = {"_session"}
-    for key in [k for k in st.session_state if k not in keep]:
-        del st.session_state[key]
-    st.query_params.clear()
-    st.rerun()
+    st.button(
+        "Start again with the shipped example",
+        icon=":material/restart_alt:",
+        key="_guard_reset",
+        on_click=wholly,
+        args=(afresh.start,),
+    )
 
 
 def plain(text: str) -> str:

@@ -7,8 +7,8 @@ from typing import Any
 
 import streamlit as st
 
-from app.ui import selection, texts
-from app.ui.guard import plain, reset, show_error, wholly
+from app.ui import afresh, selection, texts
+from app.ui.guard import plain, show_error, wholly
 from app.ui.jobs import begin, job_status, leave, priced
 from app.ui.settings import variant_label
 from app.ui.view import Page
@@ -162,8 +162,8 @@ def ways_out(page: Page, words: str) -> None:
         st.button("Look at dense attention", key="way_dense", on_click=wholly, args=(use_variant, "dense"))
     if "two tokens" not in words and not lacks:
         st.button("Try again", key="way_again", icon=":material/refresh:", on_click=wholly, args=(try_again, page))
-    if st.button("Back to the shipped example", key="way_reset", icon=":material/restart_alt:"):
-        reset()
+    label = "Back to the shipped example"
+    st.button(label, key="way_reset", icon=":material/restart_alt:", on_click=wholly, args=(afresh.start,))
 
 
 def stop(page: Page, job_id: str) -> None:

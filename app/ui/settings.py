@@ -124,6 +124,14 @@ def take(variant: str, adapter: str | None, config: dict[str, Any]) -> None:
             set_field(variant, adapter, name, value)
 
 
+def take_usual(variant: str, adapter: str | None) -> None:
+    """Set the controls to what an adapter is served with."""
+    fields, fixed = _as_served(config_fields(VARIANTS[variant]), adapter)
+    for name, spec in fields.items():
+        if name not in (*HIDDEN, *fixed):
+            set_field(variant, adapter, name, spec["default"])
+
+
 def _read(raw: str, spec: dict[str, Any]) -> Any:
     """A setting's value from a link; None when it cannot be."""
     default = spec["default"]

@@ -9,7 +9,7 @@ from typing import Any
 
 import streamlit as st
 
-from app.ui import files, links, reopen, selection, settings, texts
+from app.ui import afresh, files, links, reopen, selection, settings, texts
 from app.ui.engine import get_engine, session_id
 from app.ui.guard import drawn_whole
 from app.ui.jobs import job_status
@@ -180,8 +180,8 @@ def _layer(facts: dict[str, Any] | None, notices: list[str]) -> int:
     layers = int(facts["layers"])
     if layers == 1:
         return 0
-    # The same for every run, since a link leaves the default out; early layers' groups are the easiest to read.
-    default = 1
+    # The same for every run, since a link leaves the default out.
+    default = afresh.LAYER
     links.check("layer", range(layers), default, notices)
     asked = int(st.session_state.get("layer") or 0)
     if asked >= layers:

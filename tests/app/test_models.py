@@ -22,6 +22,22 @@ def test_a_model_that_cannot_be_prepared_says_why(start):
     assert at.sidebar.selectbox(key="model").value == "smollm2"
 
 
+def test_the_way_back_clears_what_was_chosen_from_controls_and_address(start):
+    at = start(seconds=1000, model="gpt2-novels", head="1", text="brown news opening", tok="7")
+    assert {"model", "head", "text"} <= set(at.query_params)
+    for job in engine().jobs.values():
+        job.error = InvalidInput("There is no model here.", "Name another.")
+    at.button(key="run_now").click().run()
+    for job in engine().jobs.values():
+        job.error = InvalidInput("There is no model here.", "Name another.")
+    at.run()
+    at.button(key="way_reset").click().run()
+    assert "did not expect" not in said(at)
+    assert not {"model", "head", "text", "set"} & set(at.query_params)
+    assert at.sidebar.selectbox(key="model").value == "smollm2"
+    assert at.sidebar.selectbox(key="head").value == "all"
+
+
 def test_a_server_open_to_others_keeps_to_its_list(start, monkeypatch):
     monkeypatch.setenv("FOCUS_LAB_MODELS", "smollm2,some/model")
     at = start(model="another")
