@@ -1,4 +1,4 @@
-"""The measured values that README.md tells are those of the recorded results."""
+"""The measured values that README.md and docs/results.md tell are those of the recorded results."""
 
 import json
 import math
@@ -9,7 +9,9 @@ import pytest
 from focus_core.assets import DATA
 
 README = (DATA.parent / "README.md").read_text("utf-8")
-PROSE = " ".join(README.split())
+TOLD = README + (DATA.parent / "docs/results.md").read_text("utf-8")
+PROSE = " ".join(TOLD.split())
+SHORT = " ".join(README.split())
 
 
 def result(name: str) -> dict:
@@ -17,8 +19,8 @@ def result(name: str) -> dict:
 
 
 def row(start: str) -> str:
-    """The one table row of README that begins so."""
-    (found,) = (line for line in README.splitlines() if line.startswith(f"| {start}"))
+    """The one table row of both texts that begins so."""
+    (found,) = (line for line in TOLD.splitlines() if line.startswith(f"| {start}"))
     return found
 
 
@@ -89,7 +91,7 @@ def test_the_other_systems(start, plain, trained):
 def test_the_small_gpt2():
     names = ("sfa-gpt2-novels-k16", "short-gpt2-novels-24", "short-gpt2-novels-12", "lora-dense-gpt2-novels")
     for name, told in zip(
-        names, ("reach {}, as dense", "bytes {} and", "half the bytes {}", "tokens, {}"), strict=True
+        names, ("reach {}, as dense", "bytes {} and", "half the bytes {}", "the tokens, reaches {}."), strict=True
     ):
         assert told.format(ppl(f"{name}-persuasion-1024")) in PROSE, name
     for text, told in (("persuasion", "costs {:.1f} % perplexity"), ("brown-fiction", "({:.1f} % on Brown's fiction)")):
@@ -124,9 +126,45 @@ def test_times_on_a_gpu():
 def test_times_on_a_cpu():
     for found in result("bench-focus-cpu")["rows"]:
         low, high = (f"{found[f'speedup_{end}']:.2g}" for end in ("p10", "p90"))
-        assert f"| {found['length']:,} | {found['speedup']:.2g} ({low} to {high})" in README
-        assert f"{100 * found['kept_pairs']:.2g} %" in README
+        assert f"| {found['length']:,} | {found['speedup']:.2g} ({low} to {high})" in TOLD
+        assert f"{100 * found['kept_pairs']:.2g} %" in TOLD
     layers = result("bench-xattention-cpu")["rows"]
     speeds, shares = ([f(r) for r in layers] for f in (lambda r: r["speedup"]["median"], lambda r: r["density"]))
-    assert f"{min(speeds):.1f} to {max(speeds):.1f} by layer" in README
-    assert f"{100 * min(shares):.0f} to {100 * max(shares):.0f} % of the pairs by layer" in README
+    assert f"{min(speeds):.1f} to {max(speeds):.1f} by layer" in TOLD
+    assert f"{100 * min(shares):.0f} to {100 * max(shares):.0f} % of the pairs by layer" in TOLD
+
+
+def test_the_headlines_of_the_other_tables_stand_in_the_readme():
+    def trained(name: str) -> str:
+        return ppl(f"{name}-persuasion-1024")
+
+    def pairs(name: str) -> str:
+        return kept(f"{name}-persuasion-1024")
+
+    for told in (
+        f"dense with LoRA {trained('lora-dense-r8')}, the Routing Transformer {trained('lora-routing-k16')} "
+        f"with {pairs('routing-k16')} of the pairs, Longformer {trained('lora-longformer')} with {pairs('longformer')}",
+        f"SFA ({trained('sfa-k16')}) loses to short embeddings of the same bytes ({trained('short-24')})",
+    ):
+        assert told in SHORT
+    alone = {found["length"]: found["speedup"] for found in result("bench-focus-cpu")["rows"]}
+    assert f"{alone[8192]:.2g} times as fast as dense at 8,192 tokens and slower ({alone[1024]:.2g}) at 1,024" in SHORT
+    rows = [r for r in result("compare-smollm2-cpu")["rows"] if (r["variant"], r["length"]) == ("focus", 4096)]
+    (whole,) = (r["ratio"] for r in rows if f"{100 * r['kept_pairs']:.0f}" == "30")
+    assert f"gains nothing clear ({1 / whole['median']:.2f})" in SHORT
+    assert whole["p10"] < 1 < whole["p90"]
+    gpu = {r["tokens"]: r["speedup"] for r in result("bench-focus-h200")["rows"] if is_headline(r)}
+    assert f"{gpu[131072]:.1f} times as fast as the fastest of three dense kernels at 131,072 tokens" in SHORT
+    assert f"and slower ({gpu[8192]:.2f}) at 8,192" in SHORT
+    models = {(r["tokens"], r["phase"], r["line"]): r["speedup"] for r in result("bench-models-h200")["rows"]}
+    assert f"reads 131,072 tokens {models[131072, 'prefill', 'Focus K=16 q1k1']:.1f} times as fast" in SHORT
+
+
+def is_headline(found: dict) -> bool:
+    return found.get("kept", True) and (found["looks"], found["groups"], found["dim"]) == (1, 16, 64)
+
+
+def test_every_file_that_the_readme_links_is_there():
+    for text, folder in ((README, "."), (TOLD.removeprefix(README), "docs")):
+        for target in re.findall(r"\]\(([^)#:]+)\)", text):
+            assert (DATA.parent / folder / target).exists(), target
