@@ -48,17 +48,46 @@ make_environment() {
     fi
 }
 
+# Asks once whether TORCH_INDEX answers: pip would ask a dead one again for minutes, for every package.
+# Any answer will do, and what only pip knows of, its proxy or its certificates, is left to pip.
+check_index() {
+    [[ ${TORCH_INDEX:-} == http* ]] || return 0
+    local why
+    why=$(timeout 12 .venv/bin/python -c '
+import ssl, sys, urllib.error, urllib.request
+try:
+    urllib.request.urlopen(sys.argv[1], timeout=4).close()
+except urllib.error.HTTPError:
+    pass
+except (OSError, ValueError) as error:
+    reason = getattr(error, "reason", error)
+    if not isinstance(reason, ssl.SSLError):
+        print(reason)
+        sys.exit(1)
+' "$TORCH_INDEX" 2>&1) && return
+    .venv/bin/python -m pip config list 2>/dev/null | grep -q proxy && return
+    fail "TORCH_INDEX=$TORCH_INDEX does not answer (${why:-no answer in 12 s}). Check it, or leave it out."
+}
+
+# What of pip's talk is kept where no terminal shows its bars: the large files, and that unpacking has begun.
+large_files() {
+    sed -Eun -e 's/^ *(Downloading|Using cached) (.*\/)?([^/]+ \([0-9]{2,}[0-9.]* MB\)).*/  \1 \3/p' \
+        -e 's/^Installing collected packages.*/  Unpacking the packages/p'
+}
+
 # install NAME WHAT FILE... runs "pip install" with FILE unless the stamp NAME has the hash of the files.
 install() {
-    local name=$1 what=$2 hash quiet
+    local name=$1 what=$2 hash
     shift 2
     hash=$(hash_of "$@")
     [[ -f .venv/.$name && $(<".venv/.$name") == "$hash" ]] && return
+    check_index
     echo "$what"
-    [[ -t 1 ]] || quiet=--quiet
-    .venv/bin/python -m pip install ${quiet:-} --disable-pip-version-check \
-        ${TORCH_INDEX:+--extra-index-url "$TORCH_INDEX"} -r "${!#}" ||
-        fail "The installation did not finish; nothing is lost. Check the network, then run the same command again."
+    local command=(.venv/bin/python -m pip install --disable-pip-version-check
+        ${TORCH_INDEX:+--extra-index-url "$TORCH_INDEX"})
+    if [[ -t 1 ]]; then "${command[@]}" -r "${!#}"; else
+        "${command[@]}" --progress-bar off -r "${!#}" | large_files
+    fi || fail "The installation did not finish; nothing is lost. Check the network, then run the same command again."
     echo "$hash" >".venv/.$name"
 }
 

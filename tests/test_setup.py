@@ -1,6 +1,7 @@
 """A fresh machine: what the set-up script does and says, and a first start of the app."""
 
 import contextlib
+import http.server
 import os
 import pty
 import shutil
@@ -21,10 +22,11 @@ MODEL_CATALOG = "focus_core/models/catalog.py"
 FAKE_PYTHON = """#!/bin/sh
 # Stands for a Python of version $FAKE_VERSION: notes each call, and can make an environment of itself.
 echo "$@" >> "$FAKE_LOG"
+case "$*" in *urllib.request*) exec "$REAL_PYTHON" "$@" ;; esac
 case "$1 $2" in
 "-V ") echo "Python $FAKE_VERSION" ;;
 "-m venv") mkdir -p "$3/bin" && cp "$0" "$3/bin/python" ;;
-"-m pip") exit "${FAKE_PIP:-0}" ;;
+"-m pip") [ "$3" = install ] && printf '%s\\n' "$FAKE_SAYS"; exit "${FAKE_PIP:-0}" ;;
 "-m focus_core.models") exit "${FAKE_FETCH:-0}" ;;
 *) [ "${FAKE_VERSION#3.}" -ge 11 ] ;;
 esac
@@ -44,6 +46,7 @@ class Machine:
         self.python.chmod(0o755)
         self.log = folder / "calls.txt"
         self.env = {"PATH": os.environ["PATH"], "PYTHON": str(self.python), "FAKE_LOG": str(self.log)}
+        self.env |= {"REAL_PYTHON": sys.executable, "FAKE_SAYS": "Collecting torch"}
         self.env["FAKE_VERSION"] = "3.12"
 
     def setup(self, goal: str = "app", **env: str) -> tuple[int, str, list[str]]:
@@ -80,9 +83,35 @@ def test_changed_requirements_are_installed(machine):
 
 
 def test_wheels_come_from_the_index_that_is_asked_for(machine):
-    _, said, _ = machine.setup(TORCH_INDEX="https://wheels.example/cpu")
-    assert "--extra-index-url https://wheels.example/cpu -r requirements.txt" in machine.log.read_text()
+    with http.server.HTTPServer(("127.0.0.1", 0), http.server.BaseHTTPRequestHandler) as server:
+        threading.Thread(target=server.handle_request, daemon=True).start()
+        index = f"http://127.0.0.1:{server.server_port}/cpu"
+        _, said, _ = machine.setup(TORCH_INDEX=index)
+    assert f"--extra-index-url {index} --progress-bar off -r requirements.txt" in machine.log.read_text()
     assert "0.6 GB" in said
+
+
+def test_an_index_that_does_not_answer_is_named_at_once_and_nothing_is_installed(machine):
+    index, began = f"http://127.0.0.1:{free_port()}/cpu", time.monotonic()
+    status, said, calls = machine.setup(TORCH_INDEX=index)
+    assert status == 1
+    assert time.monotonic() - began < 10
+    (line,) = said.splitlines()[1:]
+    assert line.startswith(f"TORCH_INDEX={index} does not answer (")
+    assert "requirements.txt" not in calls
+
+
+def test_without_a_terminal_large_files_are_still_told(machine):
+    said = machine.setup(
+        FAKE_SAYS="Collecting torch\n  Downloading https://x.example/cpu/torch-2.whl (184.0 MB)\n"
+        "Downloading six-1.whl (11 kB)\nUsing cached scipy-1.whl (35.0 MB)\nInstalling collected packages: six, torch"
+    )[1]
+    told = [line.strip() for line in said.splitlines() if line.startswith("  ")]
+    assert told == [
+        "Downloading torch-2.whl (184.0 MB)",
+        "Using cached scipy-1.whl (35.0 MB)",
+        "Unpacking the packages",
+    ]
 
 
 def test_an_old_python_is_refused_with_the_version(machine):
