@@ -26,6 +26,16 @@ SAME = 1e-3
 GATE = 0.05
 """Error from which on a layer fails, as Slim's authors set it."""
 FINEST = "float32"
+_LEAST, _COARSE = 1e-8, 1e-5
+"""Below the one nothing is told apart, below the other an error has one figure."""
+_PARTS: dict[float, str] = {
+    2: "half of",
+    3: "a third of",
+    4: "a quarter of",
+    5: "a fifth of",
+    6: "a sixth of",
+    8: "an eighth of",
+}
 
 
 @dataclass(frozen=True)
@@ -100,12 +110,21 @@ def grade(result: dict[str, Any], row: dict[str, Any], dtype: str | None = None)
 
 
 def error_text(error: float | None) -> str:
-    """An error as per cent; overflow in words."""
+    """An error as per cent, to one figure where it is rounding alone; overflow in words."""
     if error is None:
         return NONE
     if not math.isfinite(error):
         return "overflows"
-    return "0" if error == 0 else percent(error) if error >= 1e-5 else f"{error:.0e}"
+    if error == 0:
+        return "0 %"
+    if error < _LEAST:
+        return f"< {sig3(100 * _LEAST, 1)} %"
+    return percent(error) if error >= _COARSE else f"{sig3(100 * error, 1)} %"
+
+
+def fraction(parts: float) -> str:
+    """One of so many equal parts in words, as in ``a third of``."""
+    return _PARTS.get(parts, f"1/{sig3(parts)} of")
 
 
 def mha_times(about: dict[str, Any]) -> float:
@@ -127,7 +146,7 @@ def answer(result: dict[str, Any], dtype: str | None = None) -> str:
     size = bytes_in(result, dense, dtype)
     own = f"Dense attention remembers {memory(size)} a token in {dtype}"
     if is_gqa(about):
-        own += f", {times(1 / mha_times(about))} what one key a query head would take"
+        own += f", {fraction(mha_times(about))} what a key for every query head would take"
     said = [own + "."]
     graded = [(row, grade(result, row, dtype)) for row in others(result, dtype)]
     graded = [(row, found) for row, found in graded if bytes_in(result, row, dtype) < size]

@@ -25,7 +25,7 @@ from analysis.cache import (
     own_format,
 )
 from analysis.cache import LOST as OVERFLOWN
-from analysis.numbers import memory, percent
+from analysis.numbers import memory, percent, sig3
 from analysis.palette import GROUPS, KEPT, LOST, WINDOW
 from analysis.style import QUIET, SEQUENTIAL, quiet, say
 
@@ -45,7 +45,7 @@ def bars(result: dict[str, Any], dtype: str | None = None) -> go.Figure:
     if is_gqa(about):
         lines.append(
             (
-                "with a key a query head",
+                "with a key for every query head",
                 size * mha_times(about),
                 QUIET,
                 f"{memory(size * mha_times(about))} · counted",
@@ -96,7 +96,9 @@ def bars(result: dict[str, Any], dtype: str | None = None) -> go.Figure:
 def _mark(found: Any) -> str:
     if found is None:
         return "?"
-    return f"{MARKS[found.word]} {error_text(found.error)}"
+    if found.error == 0 or not math.isfinite(found.error):
+        return f"{MARKS[found.word]} {found.word if found.error == 0 else error_text(found.error)}"
+    return f"{MARKS[found.word]} error {error_text(found.error)}"
 
 
 def _hover(row: dict[str, Any], found: Any) -> str:
@@ -152,7 +154,7 @@ def layer_errors(result: dict[str, Any], key: str) -> go.Figure:
     # On a logarithmic axis a text's place is a logarithm, a line's is not.
     at = {"x": 0, "xref": "paper", "xanchor": "left", "y": math.log10(GATE), "yanchor": "bottom"}
     figure.add_annotation(text=f"{100 * GATE:g} %", showarrow=False, font={"color": QUIET}, **at)
-    figure.update_yaxes(type="log", title="Largest error of a decoded token", exponentformat="power", dtick=1)
+    figure.update_yaxes(type="log", title="Largest error of a decoded token", **_percents(range(-8, 2)))
     figure.update_xaxes(title="Layer", dtick=max(1, round(len(dense["by_layer"]) / 15)))
     return quiet(figure, height=360)
 
@@ -182,13 +184,18 @@ def layer_map(result: dict[str, Any], dtype: str) -> go.Figure:
         colorbar={
             "title": "error",
             "tickvals": [-8, -6, -4, -2, 0],
-            "ticktext": ["1e-8", "1e-6", "0.01 %", "1 %", "≥ 100 %"],
+            "ticktext": ["≤ 0.000001 %", "0.0001 %", "0.01 %", "1 %", "≥ 100 %"],
         },
     )
     few = max(map(len, values)) <= 15
     figure.update_xaxes(title=f"Layer, in {dtype}", dtick=1 if few else None, nticks=15)
     figure.update_yaxes(autorange="reversed", type="category", **_broken(names))
     return quiet(figure, height=130 + 30 * len(rows))
+
+
+def _percents(powers: range) -> dict[str, list[Any]]:
+    """Ticks at powers of ten, as per cent like every other error."""
+    return {"tickvals": [10.0**n for n in powers], "ticktext": [f"{sig3(10.0 ** (n + 2), 1)} %" for n in powers]}
 
 
 def _broken(names: list[str]) -> dict[str, list[str]]:

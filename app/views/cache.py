@@ -9,6 +9,7 @@ import streamlit as st
 from analysis import cache as words
 from analysis.cache_figures import bars
 from analysis.measured import merge, provenance
+from analysis.numbers import memory
 from app.ui import links
 from app.ui.badges import badge
 from app.ui.cache import card, controls, cross, latent, layers, lines, orders
@@ -56,10 +57,7 @@ def render(page: Page) -> None:
         model = result.get("about", {}).get("model", page.model)
         of = "" if model == page.model else f"{model_label(str(model))}: "
         st.markdown(f"#### {plain(of + words.answer(result, dtype))}", help=_how(result))
-    for refused in result.get("about", {}).get("refused", []):
-        reason = f"{refused['label']} does not apply: {refused['reason']}"
-        st.caption(f":material/block: {plain(reason)}", help=plain(refused["hint"]) or None)
-    _table(shown, result)
+    _refused(page, options, result)
     by_layer, two, small, encoders, held = st.tabs(TABS, key=TAB, on_change="rerun", bind="query-params")
     for tab, draw in (
         (by_layer, lambda: layers.render(result, dtype)),
@@ -71,7 +69,31 @@ def render(page: Page) -> None:
         if tab.open:
             with tab:
                 guarded(draw)
+    _table(shown, result)
     _explain(options)
+
+
+def _refused(page: Page, options: dict[str, Any], result: dict[str, Any]) -> None:
+    """What does not apply, each with its reason and, where one was recorded, a button to a model that has it."""
+    about = result.get("about", {})
+    found = {said["label"]: said for said in about.get("refused", [])}
+    if about.get("model", page.model) == page.model:
+        found |= {said["label"]: said for said in lines.refused(page, options)}
+    for label, said in found.items():
+        with st.container(horizontal=True, vertical_alignment="center", gap="small"):
+            reason = f"{label} does not apply: {said['reason']}"
+            st.caption(f":material/block: {plain(reason)}", help=plain(said.get("hint", "")) or None, width="content")
+            other = lines.elsewhere(label, page.model)
+            if other is not None and about.get("model") != other["model"]:
+                how = "exact to rounding" if other["word"] == words.ROUNDING else other["word"]
+                st.button(
+                    f"See it in {model_label(other['model']).split(',')[0]}",
+                    key=f"cache_see_{label}",
+                    icon=":material/visibility:",
+                    on_click=controls.set_key,
+                    args=("model", other["model"]),
+                    help=f"There it keeps {memory(other['bytes'])} a token, {how}.",
+                )
 
 
 def _origin(page: Page, shown: Shown | None) -> None:
@@ -124,7 +146,9 @@ def _how(result: dict[str, Any]) -> str:
 
 def _table(shown: Shown | None, result: dict[str, Any]) -> None:
     table = words.table(result, recorded=bool(shown and shown.recorded))
-    if not table.empty:
+    if table.empty:
+        return
+    with st.expander("All numbers as a table", icon=":material/table:"):
         st.dataframe(
             table,
             hide_index=True,

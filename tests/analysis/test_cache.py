@@ -42,6 +42,19 @@ def test_a_cache_is_judged_by_whether_its_error_goes_away_in_a_finer_format(erro
     assert words.grade(result(one), {"layers": {}}) is None
 
 
+def test_errors_have_one_notation():
+    said = [words.error_text(e) for e in (0, 3e-9, 2.34e-7, 2.346e-5, 0.5, math.inf)]
+    assert said == ["0 %", "< 0.000001 %", "0.00002 %", "0.00235 %", "50.0 %", "overflows"]
+    whole = result(row(SFA), row({**SFA, "config": {"features": 8}}, 0.0))
+    said = {bar.text[0].split(" · ")[1] for bar in bars(whole, "float32").data if bar.text and "·" in bar.text[0]}
+    assert said == {"counted", "● exact", "≈ error 50.0 %"}
+    ticks = [*layer_map(whole, "float16").data[0].colorbar.ticktext]
+    ticks += layer_errors(whole, whole["rows"][1]["key"]).layout.yaxis.ticktext
+    assert ticks
+    assert all(tick.endswith(" %") for tick in ticks)
+    assert [words.fraction(n) for n in (2, 3, 4.5)] == ["half of", "a third of", "1/4.50 of"]
+
+
 def test_the_answer_names_the_smallest_cache_of_each_kind_and_says_when_none_is_exact():
     said = words.answer(result(row(SFA)))
     assert "None of the smaller caches measured is exact." in said

@@ -54,6 +54,10 @@ def figure(at: AppTest, key: str) -> dict:
     return json.loads(next(c for c in at.get("plotly_chart") if key in c.proto.id).proto.spec)
 
 
+def frame(at: AppTest):
+    return next(d.value for d in at.dataframe if "Badges" in d.value)
+
+
 def test_before_a_run_it_asks_and_offers_one_with_its_cost(start):
     at = start()
     assert at.title[0].value == "What must be remembered, and is it exact?"
@@ -69,7 +73,10 @@ def test_a_run_answers_in_numbers_names_what_is_refused_and_stands_in_the_link(s
     assert at.session_state["cache_lines"] == ["sfa.features-8"]
     at.button(key="cache_run_button").click().run()
     words = said(at)
-    assert "Dense attention remembers 6.14 kB a token in float32, 0.333× what one key a query head would take." in words
+    assert (
+        "Dense attention remembers 6.14 kB a token in float32, a third of what a key for every query head would take."
+        in words
+    )
     assert (
         "SFA, 8 features, keeps 3.55 kB (57.8 %) and is off by 50.0 % at most; it says dense's next token 50.0 % of"
         in words
@@ -79,9 +86,9 @@ def test_a_run_answers_in_numbers_names_what_is_refused_and_stands_in_the_link(s
     assert request["entries"] == [{**SFA8, "label": "SFA, 8 features"}]
     assert (request["prompt"], request["text"]) == (256, None)
     names = [bar["y"][0] for bar in figure(at, "cache_bars")["data"] if bar["x"] != [None]]
-    assert names == ["with a key a query head", "dense, as the model is (GQA)", "SFA, 8 features"]
-    table = at.dataframe[0].value
-    assert list(table["Error, float32"]) == ["0, exact", "50.0 %, approximate"]
+    assert names == ["with a key for every query head", "dense, as the model is (GQA)", "SFA, 8 features"]
+    table = frame(at)
+    assert list(table["Error, float32"]) == ["0 %, exact", "50.0 %, approximate"]
     assert at.query_params["cache_run"]
     assert at.button(key="cache_run_button").label.startswith("Measure again")
     at.button(key="cache_run_button").click().run()
@@ -92,7 +99,7 @@ def test_a_running_job_shows_the_rows_that_have_come_and_stops(start, monkeypatc
     monkeypatch.setenv(fake.SECONDS, "60")
     at = start(cache_lines="sfa.features-8,sfa")
     at.button(key="cache_run_button").click().run()
-    assert "partial" in list(at.dataframe[0].value["Badges"][1])
+    assert "partial" in list(frame(at)["Badges"][1])
     at.button(key="cache_job_stop").click().run()
     at.run()
     assert "The measurement was cancelled. 2 rows were measured and kept." in said(at)
@@ -120,6 +127,26 @@ def test_a_text_too_short_for_any_prompt_is_offered_another_text(start, monkeypa
     assert at.selectbox(key="text").value != "own"
 
 
+def test_what_the_model_cannot_have_is_not_preselected_and_a_button_shows_it_where_it_is_exact(start, tmp_path):
+    for model in ("gpt2-novels", "smollm2"):
+        shutil.copy(RESULTS / f"cache-{model}-cpu.json", tmp_path)
+    at = start()
+    assert not [name for name in at.session_state["cache_lines"] if name.startswith("slim")]
+    assert "sfa" in at.session_state["cache_lines"]
+    assert said(at).count("Slim, K-cache does not apply: its 9 query heads share 3 key heads (GQA)") == 1
+    button = at.button(key="cache_see_Slim, K-cache")
+    assert (button.label, button.help) == (
+        "See it in GPT-2 novels",
+        "There it keeps 4.61 kB a token, exact to rounding.",
+    )
+    at = button.click().run()
+    words = said(at)
+    assert "-cache, keeps 4.61 kB (50.0 %) and is exact to rounding" in words
+    assert "Slim, K-cache" in list(frame(at)["Variant"])
+    assert "does not apply" not in words
+    assert "slim" in at.session_state["cache_lines"]
+
+
 def record(folder, **changes):
     request = {"model": "gpt2-novels", "prompt": 256, "decoded": 32, "text_name": "persuasion opening"}
     result = fake_cache.result_of({**request, "entries": [{**SFA8, "label": "SFA, 8 features"}]})
@@ -135,10 +162,10 @@ def test_a_recorded_measurement_is_there_at_once_and_every_tab_draws(start, tmp_
     record(tmp_path)
     at = start()
     assert "Shown is GPT-2 novels" in said(at)
-    assert "overflows, approximate" in list(at.dataframe[0].value["Error, float16"])
+    assert "overflows, approximate" in list(frame(at)["Error, float16"])
     assert figure(at, "cache_map")["data"][0]["y"][0] == "dense"
     assert "SFA, 8 features is approximate in float32, approximate in bfloat16, approximate in float16." in said(at)
-    gate = at.dataframe[1].value
+    gate = next(d.value for d in at.dataframe if "Kept here" in d.value)
     assert list(gate.iloc[0][["Error, K-cache", "Error, X-cache", "Error, V-cache"]]) == ["50.0 % ✕", "0.100 % ✓", "–"]
     assert (gate["Kept here"][0], gate["The gate would keep"][0]) == ("K-cache", "X-cache")
     at = start(cache_tab="Two orders")
