@@ -11,28 +11,15 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from analysis.numbers import memory, percent, sig3, times
+from analysis.numbers import memory
 from analysis.records import ALONE, WHOLE, Record, is_dense, nearest, of_model, same_line
 from focus_core.benchmark.entries import counted, layer_shape
 from focus_core.variants import Variant
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from focus_core.models.facts import ModelFacts
 
 BOTTLENECKS = {"prefill": "Prefill time", "decode": "Decode time", "memory": "Memory", "quality": "Quality"}
-RULES = {
-    "prefill": "Ranked by recorded prefill time against dense in the same run: whole models first, then attention "
-    "alone; what was not measured has no rank.",
-    "decode": "Ranked by recorded decode time against dense in the same run: whole models first, then attention "
-    "alone; what was not measured has no rank.",
-    "memory": "Ranked by the bytes that weights, cache and one layer's attention need, which are counted; equal ones "
-    "share a rank.",
-    "quality": "Ranked by recorded change of perplexity against dense, best first; what was not measured has no rank.",
-}
-NOT_MEASURED = "not measured"
-BASELINE = "1×, the baseline"
 
 
 @dataclass(frozen=True)
@@ -90,7 +77,7 @@ class Choice:
         why_not: why it cannot be taken; empty when it can.
         weights, cache, workspace: bytes; None where the model's shape is not known.
         cache_token: bytes of cache a token over all layers, and the record that measured them, if one did.
-        speed, quality, pairs: the nearest records; None where none was measured.
+        speed, quality, pairs: the records of the asked length, else the nearest; None where none was measured.
     """
 
     line: Line
@@ -165,9 +152,21 @@ def _known(line: Line, own: list[Record], ask: Ask, weights: int | None, facts: 
         cache_record,
         nearest(whole or timed, ask.context, ask.batch),
         nearest(scored, ask.context),
-        nearest([r for r in (scored or mine) if r.kept_pairs is not None and line.variant.computes_pairs], ask.context),
+        _paired(line, scored, mine, ask.context) if line.variant.computes_pairs else None,
     )
     return choice if choice.why_not else _with(choice, why_not=_too_small(choice, ask, facts))
+
+
+def _paired(line: Line, scored: list[Record], mine: list[Record], context: int) -> Record | None:
+    """Whose pairs are shown: of the perplexity's run, unless only another has the asked length.
+
+    Groups that stand in for an adapter's keep other pairs than it does, and are taken where nothing else is.
+    """
+    own = [r for r in mine if r.adapter == line.adapter]
+    for some in (scored, own):
+        if found := [r for r in some if r.kept_pairs is not None and r.length == context]:
+            return nearest(found, context)
+    return nearest([r for r in (scored or mine) if r.kept_pairs is not None], context)
 
 
 def _sizes(
@@ -192,19 +191,26 @@ def _too_small(choice: Choice, ask: Ask, facts: ModelFacts | None) -> str:
     return f"needs {memory(choice.needs)}, and the card has {memory(ask.card)}"
 
 
-def score(choice: Choice, bottleneck: str) -> tuple[int, float] | None:
-    """What ranks a choice, smaller is better: a class, and a number within it; None where nothing was measured."""
-    if bottleneck == "memory":
+def score(choice: Choice, ask: Ask) -> tuple[int, float] | None:
+    """What ranks a choice, smaller is better: a class, and a number within it; None where nothing was measured.
+
+    A whole model's time comes before one of attention alone, and the asked length before any other.
+    """
+    if ask.bottleneck == "memory":
         return None if choice.needs is None else (0, choice.needs)
-    if bottleneck == "quality":
-        return None if choice.quality is None or choice.quality.quality is None else (0, choice.quality.quality.change)
-    if choice.speed is None or choice.speed.speed is None:
+    if ask.bottleneck == "quality":
+        record = choice.quality
+        if record is None or record.quality is None:
+            return None
+        return (int(record.length != ask.context), record.quality.change)
+    record = choice.speed
+    if record is None or record.speed is None:
         return None
-    return (choice.speed.speed.what == ALONE, -choice.speed.speed.faster)
+    return (2 * (record.speed.what == ALONE) + (record.length != ask.context), -record.speed.faster)
 
 
 def _ranked(choices: list[Choice], ask: Ask) -> list[Choice]:
-    scores = {id(c): s for c in choices if (s := score(c, ask.bottleneck)) is not None}
+    scores = {id(c): s for c in choices if (s := score(c, ask)) is not None}
     for c in choices:
         # Every record is against dense in the same run: dense stands at 1 among them.
         if c.line.is_dense and scores and ask.bottleneck != "memory":
@@ -225,113 +231,6 @@ def _with(choice: Choice, **changes: Any) -> Choice:
 
 def _bytes_of(dtype: str) -> int:
     return {"float32": 4, "bfloat16": 2, "float16": 2}.get(dtype, 0)
-
-
-def table(choices: Sequence[Choice], ask: Ask) -> pd.DataFrame:
-    """One line a choice, as people read it."""
-    import pandas as pd
-
-    return pd.DataFrame(
-        [
-            {
-                "Rank": str(c.rank) if c.rank else "",
-                "Variant": c.line.label,
-                "Runs here": c.why_not or "yes",
-                "Speed": BASELINE if c.line.is_dense else says_speed(c.speed),
-                "Perplexity": says_quality(c.quality, dense=c.line.is_dense),
-                "Pairs kept": says_pairs(c),
-                "Needs": memory(c.needs),
-                "Cache a token": memory(c.cache_token),
-                "Training": c.line.training,
-                "Speed measured": c.speed.where() if c.speed else "",
-                "Perplexity measured": c.quality.where() if c.quality else "",
-            }
-            for c in choices
-        ]
-    )
-
-
-def says_speed(record: Record | None) -> str:
-    """Times faster than dense, with its spread and what was timed."""
-    if record is None or record.speed is None:
-        return NOT_MEASURED
-    s = record.speed
-    what = "" if s.what == WHOLE else ", attention alone"
-    return f"{times(s.faster)} ({times(s.low)} to {times(s.high)}){what}"
-
-
-def says_quality(record: Record | None, *, dense: bool = False) -> str:
-    """Change of perplexity against dense; of dense itself the perplexity."""
-    if record is None or record.quality is None:
-        return "the baseline" if dense else NOT_MEASURED
-    if dense:
-        return f"{sig3(record.quality.perplexity)}, the baseline"
-    return percent(record.quality.change, signed=True)
-
-
-def says_pairs(choice: Choice) -> str:
-    """Share of the pairs kept."""
-    if not choice.line.variant.computes_pairs:
-        return "computes none"
-    if choice.line.is_dense:
-        return percent(1.0)
-    if choice.pairs is None:
-        return NOT_MEASURED
-    return percent(choice.pairs.kept_pairs)
-
-
-def answer(choices: Sequence[Choice], ask: Ask, model: str) -> str:
-    """The tab's sentence: the best choice in numbers, and how many could not be ranked."""
-    where = f"{model} at {ask.context:,} tokens"
-    able = [c for c in choices if not c.why_not]
-    if not able:
-        why = next((c.why_not for c in choices if c.line.is_dense), "see why beside each")
-        return f"Nothing runs {where} as asked: {why.rstrip('.')}."
-    ranked = [c for c in able if c.rank]
-    unknown = len(able) - len(ranked)
-    rest = f" {unknown} of the {len(able)} that run here {'has' if unknown == 1 else 'have'} no such record."
-    rest = rest if unknown else ""
-    if not any(score(c, ask.bottleneck) for c in ranked):
-        return f"For {where} no {BOTTLENECKS[ask.bottleneck].lower()} has been recorded yet."
-    best = ranked[0]
-    if ask.bottleneck == "memory":
-        equal = sum(c.rank == 1 for c in ranked)
-        also = f" and {equal - 1} more" if equal > 1 else ""
-        return f"For {where}, {best.line.label}{also} needs least: {memory(best.needs)}.{rest}"
-    if best.line.is_dense:
-        return f"For {where}, {_dense_is_best(ranked, ask)}{rest}"
-    if ask.bottleneck == "quality":
-        on = f" on {best.quality.text}" if best.quality is not None and best.quality.text else ""
-        return (
-            f"For {where}, {best.line.label} predicts best: {says_quality(best.quality)} perplexity{on}, "
-            f"{says_pairs(best)} of the pairs.{rest}"
-        )
-    price = says_quality(best.quality)
-    at = f", with {price} perplexity" if price != NOT_MEASURED else "; its perplexity was not measured"
-    assert best.speed is not None
-    assert best.speed.speed is not None
-    s = best.speed.speed
-    kind = "" if s.what == WHOLE else " (attention alone)"
-    unclear = ", no clear difference" if s.low <= 1 else ""
-    return (
-        f"For {where}, {best.line.label} is fastest: {times(s.faster)} dense's speed{kind} at {best.speed.length:,} "
-        f"tokens ({times(s.low)} to {times(s.high)}{unclear}){at}.{rest}"
-    )
-
-
-def _dense_is_best(ranked: Sequence[Choice], ask: Ask) -> str:
-    if ask.bottleneck == "quality":
-        return "nothing recorded predicts better than dense."
-    for c in ranked:
-        # After whole models come those whose attention alone was timed.
-        if c.speed is not None and c.speed.speed is not None and c.speed.speed.what == ALONE:
-            if c.speed.speed.faster > 1:
-                return (
-                    f"no whole model recorded is faster than dense; of attention alone {c.line.label} is fastest, "
-                    + (f"{times(c.speed.speed.faster)} dense's speed at {c.speed.length:,} tokens.")
-                )
-            break
-    return "nothing recorded is faster than dense."
 
 
 def by_records(names: Iterable[str]) -> list[str]:

@@ -6,8 +6,10 @@ import json
 import pytest
 
 from analysis import choose as words
-from analysis.choose import Ask, Line, answer, choose, table
+from analysis import choose_words
+from analysis.choose import Ask, Line, choose
 from analysis.choose_figures import bytes_on_a_card
+from analysis.choose_words import answer, table
 from analysis.records import ALONE, WHOLE, documents, full, nearest, records, same_line
 from focus_core import assets
 from focus_core.models.facts import ModelFacts
@@ -172,9 +174,15 @@ def test_what_cannot_run_comes_last_with_its_reason(found):
 @pytest.mark.parametrize(
     ("bottleneck", "words"),
     [
-        ("prefill", "window is fastest: 1.39× dense's speed at 1,024 tokens (1.26× to 1.46×), with +35.0 % perplexity"),
-        ("decode", "window is fastest: 9.00× dense's speed (attention alone)"),
-        ("memory", "needs least"),
+        ("prefill", "window is the fastest whole model: 1.39× dense's speed (1.26× to 1.46×), with +35.0 % perplexity"),
+        (
+            "decode",
+            "no whole model was timed; of attention alone window is the fastest: 9.00× dense's speed at 8,192 tokens",
+        ),
+        (
+            "memory",
+            "window needs least: 5.31 MB, with +2.02 % perplexity (windows of 4,096); 1 more needs as little.",
+        ),
         ("quality", "nothing recorded predicts better than dense. 1 of the 4"),
     ],
 )
@@ -189,16 +197,63 @@ def test_the_sentence_says_when_dense_is_best():
     lines = [line("dense"), line("window"), line("focus", {"gate": "hard", "temperature": 0.1})]
     decode = Ask(8192, bottleneck="decode")
     unsure = [dataclasses.replace(r, speed=dataclasses.replace(r.speed, low=0.9)) for r in fast]
-    assert "(0.900× to 9.90×, no clear difference)" in answer(rank(unsure, decode, lines[:2]), decode, "Tiny")
+    assert "none is clearly faster than dense: window measured 2.00× dense's speed (0.900× to 9.90×)" in answer(
+        rank(unsure, decode, lines[:2]), decode, "Tiny"
+    )
     assert "nothing recorded is faster than dense" in answer(rank(slow, decode, lines), decode, "Tiny")
-    assert "window is fastest: 2.00× dense's speed (attention alone)" in answer(
+    assert "of attention alone window is the fastest: 2.00× dense's speed (" in answer(
         rank(fast, decode, lines), decode, "Tiny"
     )
     prefill = [dataclasses.replace(r, speed=dataclasses.replace(r.speed, phase="prefill")) for r in fast]
     slower = [r for r in whole if r.variant == "focus"]
     ask = Ask(512)
     said = answer(rank([*slower, *prefill], ask, lines), ask, "Tiny")
-    assert "no whole model recorded is faster than dense; of attention alone window is fastest, 2.00×" in said
+    assert "no whole model recorded is faster than dense; of attention alone window is the fastest: 2.00×" in said
+
+
+def test_a_perplexity_of_other_windows_says_so_and_outranks_none_of_the_asked():
+    """The better change of perplexity was read in windows of another length."""
+    short = {**EVALUATION, "variant": "bigbird", "config": {}, "nll_diff": 0.001, "context": 1024, "tokens": 10_230}
+    both = records([EVALUATION, short, {**short, "config": {"block": 32}, "context": 4096, "nll_diff": 0.3}])
+    lines = [line("bigbird"), line("bigbird", {"block": 32}), line("window", {"window": 1024}), line("dense")]
+    for asked, order in ((4096, ["dense", "window", "bigbird", "bigbird"]), (1024, ["dense", "bigbird", "window"])):
+        ask = Ask(asked, bottleneck="quality")
+        shown = table(rank(both, ask, lines), ask)
+        assert shown["Variant"].tolist()[: len(order)] == order
+        assert shown.columns[:4].tolist() == ["Rank", "Variant", "Perplexity", "Pairs kept"]
+        assert "Runs here" not in shown
+    shown = table(rank(both, Ask(4096), lines), Ask(4096))
+    told = dict(zip(shown["Perplexity"], shown["Perplexity measured"], strict=True))
+    assert told["+0.100 % (windows of 1,024)"].startswith("10 windows, 10,230 tokens scored; windows of 1,024 tokens")
+    assert "+2.02 %" in told
+    ask = Ask(8192, bottleneck="memory")
+    shown = table(rank(both, ask, lines), ask)
+    assert shown.columns[2:4].tolist() == ["Needs", "Cache a token"]
+    assert "+2.02 % (windows of 4,096)" in set(shown["Perplexity"])
+
+
+def test_pairs_of_the_asked_length_come_before_those_of_another(found):
+    """Of the perplexity's run, unless only another has the asked length."""
+    (window,) = rank(found, Ask(8192), [line("window")])
+    assert (window.pairs.file, window.pairs.length) == ("bench-a.json", 8192)
+    (wide,) = rank(found, Ask(8192), [line("window", {"window": 1024})])
+    assert choose_words.says_pairs(wide, Ask(8192)) == "44.0 % (windows of 4,096)"
+
+
+def test_what_is_clearly_faster_leads_before_what_may_be(found):
+    """The first may be as slow as dense, the second is not."""
+    ask = Ask(1024)
+    whole = [r for r in found if r.speed and r.speed.what == WHOLE and r.length == 1024 and r.variant == "window"]
+    sure = dataclasses.replace(whole[0].speed, faster=1.2, low=1.1, high=1.3)
+    doubt = dataclasses.replace(whole[0].speed, faster=1.5, low=0.9, high=2.0)
+    both = [
+        dataclasses.replace(whole[0], speed=doubt),
+        dataclasses.replace(whole[0], variant="bigbird", config=full("bigbird", {}), speed=sure),
+    ]
+    said = answer(rank(both, ask), ask, "Tiny")
+    assert "bigbird is the fastest whole model that is clearly faster than dense: 1.20× dense's speed (1.10×" in said
+    said = answer(rank(both[:1], ask), ask, "Tiny")
+    assert "no whole model is clearly faster than dense: window measured 1.50× dense's speed (0.900× to 2.00×)" in said
 
 
 def test_performers_pairs_are_not_a_share(found):

@@ -10,8 +10,9 @@ from typing import Any
 import pandas as pd
 import streamlit as st
 
-from analysis import choose as words
-from analysis.choose import Ask, Choice, Line
+from analysis import choose_words as words
+from analysis.choose import BOTTLENECKS, Ask, Choice, Line, by_records
+from analysis.choose import choose as choose_from
 from analysis.choose_figures import bytes_on_a_card
 from analysis.records import Record, full, of_model
 from app.ui import links, recorded
@@ -44,7 +45,7 @@ def from_link(found: list[Record], notices: list[str]) -> None:
         (CONTEXT, CONTEXTS),
         (BATCH, BATCHES),
         (CARD, CARDS),
-        (RANK, words.BOTTLENECKS),
+        (RANK, BOTTLENECKS),
         (NUMBERS, ITEMSIZES),
         (DEVICE, [ANY, *_devices(found)]),
         (TEXT, [ANY, *_texts(found)]),
@@ -67,14 +68,15 @@ def render(
     mine = None if shape is None else (shape.heads, shape.kv_heads, shape.head_dim)
     found = [r for r in recorded.lines() if r.served and of_model(r, page.model, mine)]
     ask = _controls(found)
-    known = {"model": page.model, "weights": shape.values if shape else None, "facts": facts}
+    known: dict[str, Any] = {"model": page.model, "weights": shape.values if shape else None, "facts": facts}
     lines = _lines(page, options, facts)
-    choices = words.choose(lines, found, ask, **known)
+    choices = choose_from(lines, found, ask, **known)
     say(words.answer(choices, ask, model_label(page.model)))
     if all(choice.why_not for choice in choices):
-        _nearest(ask, lambda other: any(not c.why_not for c in words.choose(lines, found, other, **known)))
+        _nearest(ask, lambda other: any(not c.why_not for c in choose_from(lines, found, other, **known)))
     picked = _table(choices, ask)
-    st.caption(f"{words.RULES[ask.bottleneck]} Grey lines cannot be taken, for the reason that stands there.")
+    grey = " Grey lines cannot be taken, for the reason that stands there." if any(c.why_not for c in choices) else ""
+    st.caption(f"{words.RULES[ask.bottleneck]}{grey}")
     _take(picked)
     with st.expander("What it needs on the card", icon=":material/memory:"):
         _bytes(choices, ask)
@@ -87,8 +89,8 @@ def _controls(found: list[Record]) -> Ask:
     with st.container(horizontal=True, vertical_alignment="bottom", gap="small"):
         bottleneck = st.segmented_control(
             "What hurts most",
-            list(words.BOTTLENECKS),
-            format_func=words.BOTTLENECKS.get,
+            list(BOTTLENECKS),
+            format_func=BOTTLENECKS.get,
             key=RANK,
             required=True,
             persist_state="session",
@@ -131,11 +133,11 @@ def _recorded(label: str, known: list[str], key: str) -> str:
 
 
 def _devices(found: list[Record]) -> list[str]:
-    return words.by_records(r.device for r in found if r.speed is not None)
+    return by_records(r.device for r in found if r.speed is not None)
 
 
 def _texts(found: list[Record]) -> list[str]:
-    return words.by_records(r.text for r in found if r.quality is not None)
+    return by_records(r.text for r in found if r.quality is not None)
 
 
 def _lines(page: Page, options: dict[str, dict[str, Any]], facts: ModelFacts | None) -> list[Line]:
@@ -183,28 +185,51 @@ def _table(choices: list[Choice], ask: Ask) -> list[Choice]:
         height=min(38 + 35 * len(table), 560),
         column_config={
             "Rank": st.column_config.TextColumn(width=45),
-            "Variant": st.column_config.TextColumn(width=230),
-            "Runs here": st.column_config.TextColumn(width=220 if any(grey) else 80),
-            "Training": st.column_config.TextColumn(width=200),
+            "Variant": st.column_config.TextColumn(width=_wide(table["Variant"], 160, 420), help=words.NAMES),
+            words.RUNS: st.column_config.TextColumn(width=220),
+            "Training": st.column_config.TextColumn(width=_wide(table["Training"], 100, 320)),
             "Speed": st.column_config.TextColumn(
-                width=265,
+                width=_wide(table["Speed"], 150, 330),
                 label=f"{'Decode' if ask.bottleneck == 'decode' else 'Prefill'} speed, dense = 1",
                 help="Times faster than dense in the same recorded run, with the 10th and 90th percentile; above 1 is "
-                "faster. The nearest recorded length is shown, and no other length is guessed from it.",
+                "faster. Of a whole model where nothing else is said; attention alone is only a part of its time. "
+                "Where the asked length was not timed, the nearest that was is shown and named.",
             ),
             "Perplexity": st.column_config.TextColumn(
-                "Perplexity against dense", help="Of the served function, on the same tokens as dense, as recorded."
+                "Perplexity against dense",
+                width=_wide(table["Perplexity"], 150, 240),
+                help="Of the served function, on the same tokens as dense, as recorded. "
+                f"{_behind(choices, ask)} Where only windows of another length were read, the cell says so.",
             ),
             "Pairs kept": st.column_config.TextColumn(
-                help="In the run whose perplexity stands beside it, else in the one that was timed.", width=110
+                help="In the run whose perplexity stands beside it, else in the one that was timed; of the asked "
+                "length where there is one.",
+                width=_wide(table["Pairs kept"], 100, 200),
             ),
             "Needs": st.column_config.TextColumn(
-                "Needs at least", help="Weights, cache at this context and batch, and one layer's attention: counted."
+                "Needs at least",
+                width=110,
+                help="Weights, cache at this context and batch, and one layer's attention: counted.",
             ),
+            "Cache a token": st.column_config.TextColumn(width=105),
+            "Perplexity measured": st.column_config.TextColumn(width=_wide(table["Perplexity measured"], 120, 560)),
         },
     )
     rows = event["selection"]["rows"] if event else []
     return [choices[i] for i in rows if i < len(choices)]
+
+
+def _wide(cells: pd.Series, least: int, most: int) -> int:
+    """Pixels of a column in which its longest cell is not cut, within limits."""
+    return min(most, max(least, 18 + round(6.7 * max(map(len, cells), default=0))))
+
+
+def _behind(choices: list[Choice], ask: Ask) -> str:
+    """Windows and tokens behind most perplexities of the asked length, and where each line's own stand."""
+    found = [c.quality for c in choices if c.quality is not None and c.quality.length == ask.context]
+    usual = by_records(words.measured_on(r).partition(";")[0] for r in found)
+    most = f"Mostly {usual[0]}, in windows of {ask.context:,}; each" if usual else "Each"
+    return f"{most} line's own number of windows and tokens stands under Perplexity measured."
 
 
 def _nearest(ask: Ask, runs: Callable[[Ask], bool]) -> None:
