@@ -128,6 +128,10 @@ def failure_figure() -> go.Figure:
 CACHES = {"dense": "keys and values", "x": "one encoder output for all layers", "k": "keys alone"}
 
 
+def _difference(value: float) -> str:
+    return "0" if value == 0 else f"{value:.1e}"
+
+
 def measured_table(rows: list[dict[str, Any]]) -> pd.DataFrame:
     """What ``focus_core.slim_cross.measure_cross`` found on tiny random models of the real classes."""
     import pandas as pd
@@ -140,7 +144,7 @@ def measured_table(rows: list[dict[str, Any]]) -> pd.DataFrame:
                 "Cross-attention cache": memory(row["bytes"]),
                 "Of keys and values": times(row["bytes"] / row["dense_bytes"]) if row["bytes"] else NONE,
                 "Same tokens": f"{row['same_tokens']} of {row['tokens']}" if row["bytes"] else NONE,
-                "Largest difference of a logit": f"{row['max_difference']:.1e}" if row["bytes"] else NONE,
+                "Largest difference of a logit": _difference(row["max_difference"]) if row["bytes"] else NONE,
                 "Refused": row["reason"],
             }
             for row in rows

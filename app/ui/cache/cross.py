@@ -18,7 +18,8 @@ def render() -> None:
         "**A decoder that looks at an encoder's output can keep that output once, for all its layers, instead of a key "
         "and a value a layer.**"
     )
-    st.dataframe(cross.formula_table(), hide_index=True, key="cache_encoders")
+    counts = {"Encoder tokens": st.column_config.NumberColumn(format="localized")}
+    st.dataframe(cross.formula_table(), hide_index=True, key="cache_encoders", column_config=counts)
     st.caption(
         "Formula, 16-bit numbers, one sequence; self-attention keeps its keys and values in both. The paper's 8.7 "
         "times smaller Whisper cache counts the decoder's keys alone and leaves the encoder's output out; its 32 times "
