@@ -131,6 +131,51 @@ def cost_sentence(errors: dict[str, Any], speed: dict[str, Any], features: int) 
     return text + (f"On the CPU that was timed {', and '.join(said)}." if said else "")
 
 
+def what_timed(speed: dict[str, Any]) -> str:
+    """What the times are of: the part of a model, heads, numbers, threads, repeats and the command."""
+    row, env = speed["rows"][0], speed["environment"]
+    command = f": {speed['command']}" if speed.get("command") else ""
+    return (
+        f"Timed is the attention of one layer alone: {_heads(row)}, {_numbers(row)}, {row['dtype']}, batch "
+        f"{row['batch']}, {_threads(env)}, median of {row['repeats']} interleaved runs{command}."
+    )
+
+
+def other_record(speed: dict[str, Any], other: dict[str, Any] | None, features: int) -> str:
+    """How a second record's time of the same prefill differs, with what it was measured on; empty where it has none.
+
+    Args:
+        speed: the times that are shown.
+        other: a document of ``focus_core bench``, from which Compare's Choose takes its speeds; or None.
+        features: k.
+    """
+    rows = [r for r in (other or {}).get("rows", []) if r["variant"] == "sfa" and r["phase"] == "prefill"]
+    k = min(features_of(speed), key=lambda size: abs(size - features))
+    row = next((r for r in rows if r["config"]["features"] == k and r["length"] == longest(speed, "prefill")), None)
+    if row is None or other is None:
+        return ""
+    took, faster = times(1 / row["speedup"]), times(row["speedup"])
+    return (
+        f"Choose on the page Compare reads another record, {other['command']}: {_heads(row)}, {_numbers(row)}, "
+        f"{_threads(other['environment'])}, {row['repeats']} runs. There {k} features take {took} dense's time for "
+        f"that prefill, which Choose writes as a speed of {faster}."
+    )
+
+
+def _heads(row: dict[str, Any]) -> str:
+    return f"{row['heads']} query heads on {row['kv_heads']} key heads of {row['head_dim']} numbers"
+
+
+def _numbers(row: dict[str, Any]) -> str:
+    model = row.get("activations")
+    return f"queries and keys of {model}" if model and model != "random" else "random queries and keys"
+
+
+def _threads(environment: dict[str, Any]) -> str:
+    count = environment["threads"]
+    return f"{count} thread{'s' if count > 1 else ''} of {environment['device']}"
+
+
 def no_gain(speed: dict[str, Any]) -> str:
     """The plain sentence about a prefill's time where nothing is gained; empty where something is."""
     rows = [row for row in speed["rows"] if row["phase"] == "prefill"]

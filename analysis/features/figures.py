@@ -105,7 +105,7 @@ def _mark_pairs(figure: go.Figure, dim: int, rotary: int) -> None:
         )
     pairs = np.arange(0, half, max(1, every // 2))
     figure.update_xaxes(tickvals=2 * pairs + 0.5, ticktext=pairs, row=3, col=1)
-    figure.update_xaxes(title=f"rotary pair u: dimensions u and u + {half}, side by side", row=3, col=1)
+    figure.update_xaxes(title=f"rotary pair u, which positions rotate: dimensions u and u + {half}", row=3, col=1)
 
 
 def overlap_table(found: Overlap) -> pd.DataFrame:
@@ -176,7 +176,11 @@ def survive_figure(values: np.ndarray, kept: np.ndarray, first: int, labels: lis
     if half:
         pairs = np.arange(0, half, max(1, dim // 32))
         figure.update_xaxes(
-            tickvals=2 * pairs + 0.5, ticktext=pairs, title=f"rotary pair (u, u + {half})", row=2, col=1
+            tickvals=2 * pairs + 0.5,
+            ticktext=pairs,
+            title=f"rotary pair (u, u + {half}), which positions rotate",
+            row=2,
+            col=1,
         )
     else:
         figure.update_xaxes(title="dimension of the head", row=2, col=1)

@@ -8,7 +8,7 @@ import numpy as np
 
 from analysis.features.codes import Codes, Head, support
 
-STAGES = ("Posting lists", "Intersection", "Scores", "Running maximum", "Running sum and output")
+STAGES = ("Keys by dimension", "Shared dimensions", "Scores", "Running maximum", "Running sum and output")
 
 
 @dataclass(frozen=True)

@@ -33,8 +33,9 @@ def test_the_sentence_the_text_and_the_codes_say_the_same(start):
     assert data["key"] < data["query"]
     assert len(data["first"]) == len(data["cells"]) + 1
     words = said(at)
-    assert f"With 2 of {DIM} dimensions" in words
-    assert "the pair's attention goes from" in words
+    assert f"With 2 of {DIM} dimensions kept" in words
+    assert "and the pair's score is" in words
+    assert "the attention of the one to the other goes from" in words
     bars = [trace for trace in figure(at)["data"] if trace["type"] == "bar"]
     assert {trace["name"] for trace in bars} == {"both keep it", "one keeps it", "dropped"}
     assert [metric.label for metric in at.metric][:3] == [
@@ -101,11 +102,11 @@ def test_every_tab_has_its_sentence_and_picture(start, tab):
     at = start(layer="1", features_tab=tab, codes="60-50")
     words = said(at)
     wanted = {
-        "One tile, step by step": "Tile 1 of 3, posting lists.",
+        "One tile, step by step": "Tile 1 of 3, scores.",
         "Error by k": "In the same 24 bytes a key, 8 features leave an error of",
         "Cost": "Cache. With 8 features the live cache holds 13,680 bytes a token in 16 bits, as the formula says",
         "With fewer pairs": "both together lose",
-        "Which survive": "Queries use their dimensions with an entropy of",
+        "Which survive": f"Queries use their {DIM} dimensions evenly to",
     }
     assert wanted[tab] in words
     # No time ships for heads of this size: the job measures it.
@@ -114,11 +115,18 @@ def test_every_tab_has_its_sentence_and_picture(start, tab):
 
 def test_the_steps_of_a_tile_go_on_and_end_as_a_plain_softmax(start):
     at = start(layer="1", features_tab="One tile, step by step", codes="60-50")
-    seen = []
+    at.slider(key="features_step").set_value(0).run()
+    seen = [next(m.value for m in at.markdown if m.value.startswith("**Tile")).split(".**")[0]]
     for _ in range(4):
         at.button(key="features_next").click().run()
         seen.append(next(m.value for m in at.markdown if m.value.startswith("**Tile")).split(".**")[0])
-    assert [s.split(", ")[1] for s in seen] == ["intersection", "scores", "running maximum", "running sum and output"]
+    assert [s.split(", ")[1] for s in seen] == [
+        "keys by dimension",
+        "shared dimensions",
+        "scores",
+        "running maximum",
+        "running sum and output",
+    ]
     at.slider(key="features_step").set_value(15).run()
     assert "differs by less than 1e-12 at most" in said(at)
     at.button(key="features_back").click().run()

@@ -28,7 +28,7 @@ def test_a_picked_key_changes_the_codes_and_the_address_and_stays_after_another_
         after = page.locator("h4").inner_text()
         page.get_by_role("tab", name="One tile, step by step").click()
         page.get_by_role("button", name="Next").click()
-        page.get_by_text("Tile 1 of 3, intersection.").wait_for()
+        page.get_by_text("Tile 1 of 3, running maximum.").wait_for()
         page.get_by_role("link", name="Masks and sparsity").click()
         page.wait_for_selector(".fm canvas")
         page.get_by_role("link", name="Features").click()

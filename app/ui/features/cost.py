@@ -10,11 +10,14 @@ from analysis.features import cost as words
 from app.ui.features.measured import Measured, find
 from app.ui.features.shown import Shown
 from app.ui.figure import plot
+from app.ui.guard import plain
 from app.ui.measurement import Measurement
 from app.ui.recorded import document
 from app.ui.view import Page
 
 RUN = Measurement("feature_speed", "features_speed", "timing codes and dense", drawn=False)
+CHOOSE = "bench-variants-cpu.json"
+"""Whence the page Compare takes the speeds of its Choose."""
 LENGTHS, DECODE_LENGTHS, REPEATS = [512, 1024, 2048], [1024, 4096], 7
 
 
@@ -54,6 +57,8 @@ def render(shown: Shown, measured: Measured | None) -> None:
             rows=lambda: words.speed_table(speed.result),
             note=speed.note,
         )
+        other = "" if speed.live else words.other_record(speed.result, document(CHOOSE), shown.codes.features)
+        st.caption(plain(f"{words.what_timed(speed.result)} {other}".strip()))
         if gain := words.no_gain(speed.result):
             st.markdown(gain)
         with st.expander("Every timed length"):
@@ -95,5 +100,6 @@ def _cache(shown: Shown, measured: Measured) -> None:
     )
     st.caption(
         f"A token of all {len(result['layers'])} layers; {result['heads']} query heads share {result['kv_heads']} KV "
-        "heads, in dense attention too. A rotary pair needs one dimension's number for two values."
+        "heads, in dense attention too. A rotary pair (two "
+        "dimensions that a position rotates together) needs one dimension's number for two values."
     )

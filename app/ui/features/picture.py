@@ -24,14 +24,15 @@ def answer(shown: Shown, found: Overlap, weights: Row) -> str:
     """The page's sentence: the picked pair in numbers."""
     count = int(found.shared.sum())
     names = f"“{plain(shown.token(shown.query))}” and “{plain(shown.token(shown.key))}”"
-    kept = f"{shown.codes.features} of {len(found.query)} dimensions"
+    kept = f"{shown.codes.features} of {len(found.query)} dimensions kept"
     before, after = (percent(float(w[shown.key])) for w in (weights.dense, weights.sparse))
     if count == 0 and shown.codes.no_overlap == "exclude":
         return f"With {kept}, {names} share none: the pair is dropped, and its attention of {before} with it."
-    share = "none, so their score is 0" if count == 0 else f"{count}, which give {_signed(found.score)}"
+    share = f"share {count}" if count else "share none"
     return (
-        f"With {kept}, {names} share {share} where dense gives {_signed(found.dense_score)}: the pair's attention goes "
-        f"from {before} to {after}."
+        f"With {kept}, {names} {share}, and the pair's score is {_signed(found.score if count else 0.0)}, where dense "
+        f"attention has {_signed(found.dense_score)}: the attention of the one to the other goes from {before} to "
+        f"{after}."
     )
 
 
@@ -99,7 +100,7 @@ def _figures(shown: Shown, found: Overlap, weights: Row, head: Change) -> None:
     three.metric(
         "Lands on other keys",
         percent(head.moved),
-        f"a pair shares {sig3(head.shared)} dimensions",
+        f"a pair shares {sig3(head.shared)} dimensions on average",
         help=f"Of this head's attention, mean over {head.rows:,} queries of the text: half the sum of all differences "
         f"to dense attention. {percent(head.empty)} of the pairs share no dimension.",
         **_SUB,

@@ -16,7 +16,7 @@ K, SELECT, SPARSE, OVERLAP, MAPS = (f"features_{name}" for name in ("k", "select
 TAB, BY = "features_tab", "features_by"
 SELECTS = {"features": "Dimensions", "pairs": "Rotary pairs"}
 MAPPED_SELECTS = {"features": "Dimensions", "first": "The first ones"}
-SPARSES = {"both": "Both", "keys": "Keys alone"}
+SPARSES = {"both": "Queries and keys", "keys": "Keys alone"}
 OVERLAPS = {"zero": "Score 0", "exclude": "Dropped"}
 
 
@@ -68,9 +68,10 @@ def controls(page: Page, dim: int, rotary: int, notices: list[str]) -> tuple[Cod
             selects,
             SELECT,
             notices,
-            "What survives: the largest dimensions, as in the paper, or rotary pairs.",
+            "What survives: the largest dimensions, as in the paper, or the largest rotary pairs: two dimensions that a "
+            "token's position rotates together.",
         )
-        sparse = _choice("Sparse", SPARSES, SPARSE, notices, "Dense queries lose less, with the same cache.")
+        sparse = _choice("Features kept of", SPARSES, SPARSE, notices, "Whole queries lose less, with the same cache.")
         overlap = _choice(
             "Nothing shared", OVERLAPS, OVERLAP, notices, "The paper's algorithm keeps such a pair, with score 0."
         )

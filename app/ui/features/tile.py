@@ -18,13 +18,15 @@ from app.ui.guard import plain
 
 ROWS, KEYS, WIDTH = 3, 12, 4
 STEP = "features_step"
+FIRST = STAGES.index("Scores")
+"""The first step that has scores to look at."""
 
 
 def render(shown: Shown) -> None:
     """Draw the tab."""
     walked, codes = walk_of(shown)
     steps = len(walked.tiles) * len(STAGES) + 1
-    st.session_state[STEP] = min(st.session_state.get(STEP, 0), steps - 1)
+    st.session_state[STEP] = min(st.session_state.get(STEP, FIRST), steps - 1)
     if steps < 2:
         st.caption("The picked query is too near the beginning.")
         return
@@ -47,7 +49,7 @@ def render(shown: Shown) -> None:
         )
     left, right = st.columns([1, 1.7], gap="large")
     with left:
-        st.caption("Posting lists: for every dimension, which keys of this tile hold it.")
+        st.caption("For every dimension: which keys of this tile hold it (the paper's posting lists).")
         _postings(shown, walked, number, stage)
     with right:
         plot(
@@ -72,7 +74,7 @@ def walk_of(shown: Shown) -> tuple[Tiles, Codes]:
 
 
 def _move(by: int, steps: int) -> None:
-    st.session_state[STEP] = max(0, min(steps - 1, st.session_state.get(STEP, 0) + by))
+    st.session_state[STEP] = max(0, min(steps - 1, st.session_state.get(STEP, FIRST) + by))
 
 
 def _equal(walked: Tiles, shown: Shown, codes: Codes) -> str:

@@ -19,6 +19,10 @@ from app.ui.mask.heads import choose
 
 TOKENS = 48
 SIDES = {"queries": "Queries", "keys": "Keys"}
+_EVENLY = (
+    "The entropy of which dimensions are kept, as a share of its most, the logarithm of their number: 100 % is all "
+    "alike. Low means that a few dimensions are kept by nearly all tokens, so that pairs share more than k²/d of them."
+)
 
 
 def render(shown: Shown, measured: Measured | None) -> None:
@@ -52,8 +56,9 @@ def _tokens(shown: Shown) -> None:
     last = min(first + TOKENS, len(values))
     often = int((kept.mean(0) > 2 * kept.mean()).sum())
     st.markdown(
-        f"**{SIDES[side]} use their dimensions with an entropy of {percent(use_entropy(kept))} of log "
-        f"{kept.shape[1]}; {often} are kept twice as often as the average one.**"
+        f"**{SIDES[side]} use their {kept.shape[1]} dimensions evenly to {percent(use_entropy(kept))}; {often} are kept "
+        "more than twice as often as the average one.**",
+        help=_EVENLY,
     )
     st.caption(f"Tokens {first + 1:,} to {last:,} around the picked one; the bars count the whole text.")
     name = f"Dimensions that survive, {side}, {shown.where}"
@@ -75,9 +80,8 @@ def _rows(shown: Shown, values: np.ndarray, kept: np.ndarray) -> pd.DataFrame:
 
 def _heads(shown: Shown, measured: Measured | None) -> None:
     st.markdown(
-        "**Entropy of use, every head**",
-        help="How evenly a head's tokens use its dimensions: 100 % of log d is all alike. Low means that a few "
-        "dimensions are kept by nearly all tokens, so that pairs share more than k²/d of them.",
+        "**How evenly every head uses its dimensions**",
+        help=_EVENLY,
     )
     if measured is None:
         st.caption("Not measured for this model yet: the tab “Error by k” does.")
@@ -86,7 +90,7 @@ def _heads(shown: Shown, measured: Measured | None) -> None:
     measured.badge()
     panels, layers = _panels(result), result["layers"]
     data = grid_data(panels, (shown.layer, shown.page.head), "Click to look at its codes.")
-    title = f"Entropy of use of the dimensions, {result['entropy']['features']} kept"
+    title = f"How evenly dimensions are used, {result['entropy']['features']} kept"
     low = min(float(np.nanmin(p.values)) for p in panels)
     st.caption(
         f"{result['entropy']['features']} features kept of {result['head_dim']}; the lowest is {percent(low)}. "
@@ -117,7 +121,7 @@ def _panels(result: dict) -> list[Panel]:
         # Layers that are native have no codes: their rows stay empty.
         every = np.full((max(result["layers"]) + 1, result["heads"]), np.nan, np.float32)
         every[result["layers"]] = values
-        meaning = f"Entropy of which dimensions the {side} keep, as a share of log {result['head_dim']}."
+        meaning = f"How evenly the {side} keep their {result['head_dim']} dimensions: 100 % is all alike."
         if side == "keys":
             meaning += " Query heads that share keys have the same."
         panels.append(Panel(SIDES[side], meaning, "%", every, floor, 1.0))
