@@ -66,7 +66,7 @@ def by_length(rows: Iterable[Row], picture: str, cpu: dict[str, Any] | None = No
             {"dash": "dash", "color": QUIET},
             {"symbol": "circle-open", "color": QUIET, "size": 10},
         ),
-        ("pair limit", {"dash": "dot", "color": QUIET, "width": 1.5}, None),
+        ("pair limit at dense's rate", {"dash": "dot", "color": QUIET, "width": 1.5}, None),
     ):
         if marker is not None or picture == "speed":
             mode = "lines+markers" if marker else "lines"
@@ -82,6 +82,20 @@ def by_length(rows: Iterable[Row], picture: str, cpu: dict[str, Any] | None = No
     # Below the picture and above the figure's foot, whichever width the names leave it.
     legend = {"yref": "container", "yanchor": "bottom", "y": 0, "font": {"size": 12}}
     return quiet(figure, height=520).update_layout(margin={"t": 16, "b": 64}, legend=legend)
+
+
+def above_limit(rows: Iterable[Row]) -> str:
+    """Which lines cross their pair limit and by how much at most, as a sentence; empty where none does."""
+    found: dict[str, tuple[float, int]] = {}
+    for name, line in series_of(rows):
+        for row in line:
+            limit, gained = row.limit(), max(filter(None, (row["speedup"], row["speedup_graph"])), default=0.0)
+            if limit and gained > limit:
+                found[name] = max(found.get(name, (0.0, 0)), (gained / limit, row["tokens"]))
+    if not found:
+        return ""
+    most = "; ".join(f"{name}, {times(over)} its limit at {tokens:,} tokens" for name, (over, tokens) in found.items())
+    return f"Above it: {most}."
 
 
 def _value(row: Row, suffix: str, picture: str) -> float | None:
@@ -133,7 +147,7 @@ def _limit(figure: go.Figure, name: str, rows: list[Row], shade: str) -> None:
         legendgroup=name,
         showlegend=False,
         line={"color": shade, "width": 1.5, "dash": "dot"},
-        hovertemplate=f"{escape(name)}: the pairs alone would give %{{y:.3g}}×<extra></extra>",
+        hovertemplate=f"{escape(name)}: the kept pairs alone, at dense's rate, would give %{{y:.3g}}×<extra></extra>",
     )
 
 

@@ -183,10 +183,16 @@ def write(key: str, value: str) -> None:
     _put(key, value)
 
 
-def rewrite() -> None:
-    """Put back what was written before: another page's address begins without it."""
+def rewrite(page: str) -> None:
+    """Put back what was written before, without which another page's address begins; not what is Compare's alone."""
     for key, value in st.session_state.get("_written", {}).items():
-        _put(key, value)
+        if _belongs(key, page):
+            _put(key, value)
+
+
+def _belongs(key: str, page: str) -> bool:
+    """Whether a parameter may stand in a page's address; Compare's many are its own."""
+    return page == "compare" or not key.startswith("compare_")
 
 
 def send_again(page: str) -> None:
@@ -198,7 +204,7 @@ def send_again(page: str) -> None:
         return
     st.session_state["_page"] = page
     for key, value in st.session_state.get("_written", {}).items():
-        if value:
+        if value and _belongs(key, page):
             st.query_params[key] = value
             return
 

@@ -27,7 +27,7 @@ def select(view: View) -> Page:
     engine = get_engine()
     notices: list[str] = []
     drawn_whole()
-    links.rewrite()
+    links.rewrite(view.key)
     reopen.from_link(engine, notices)
     with st.sidebar:
         model = _model(engine, notices) if view.needs.model else st.session_state.get("_model", _default_model())

@@ -7,7 +7,7 @@ import json
 import pytest
 from streamlit.testing.v1 import AppTest
 
-from analysis.gpu_figures import by_length, model_bars, series_of, stage_bars
+from analysis.gpu_figures import above_limit, by_length, model_bars, series_of, stage_bars
 from analysis.gpu_results import rows_of
 from app.ui import selection
 from focus_core import assets
@@ -86,6 +86,12 @@ def test_the_share_of_the_limit_is_of_the_way_it_was_called():
     assert list(graph.y) == pytest.approx([10.0])
 
 
+def test_a_line_above_its_pair_limit_is_named():
+    found = rows_of([document(*rows())])
+    assert above_limit(found) == "Above it: Focus, 12 heads x 64, K=16 q1k1, 1.07× its limit at 1,048,576 tokens."
+    assert above_limit(rows_of([document(*rows()[:2])])) == ""
+
+
 def test_stages_are_shares_of_their_whole():
     drawn = stage_bars(rows_of([document(*rows())]))
     assert [bar.name for bar in drawn.data] == ["plan", "group pass"]
@@ -144,6 +150,8 @@ def test_the_tab_answers_and_says_where_from(start):
     )
     assert "at 8,192 tokens it is slower" in words
     assert "recorded" in words
+    assert "a line crosses it where they are computed at a higher one. Above it: Focus, 12 heads" in words
+    assert "Nothing at the left changes this tab" in words
     assert "code changed since" in words
     assert figure(at, "compare_gpu_speed")["layout"]["yaxis"]["type"] == "log"
     table = at.dataframe[0].value

@@ -9,7 +9,7 @@ import pandas as pd
 import streamlit as st
 
 from analysis import gpu_results
-from analysis.gpu_figures import PICTURES, by_length, model_bars, model_cases, series_of, stage_bars
+from analysis.gpu_figures import PICTURES, above_limit, by_length, model_bars, model_cases, series_of, stage_bars
 from analysis.gpu_results import Row, Run
 from analysis.gpu_targets import answer, outcomes
 from analysis.numbers import percent, sig3, times
@@ -104,6 +104,8 @@ def _picture(page: Page, rows: list[Row]) -> None:
         )
     else:
         st.caption(
+            "Dotted is what the kept pairs alone would give at the dense kernel's rate; a line crosses it where they "
+            f"are computed at a higher one. {plain(above_limit(rows))} "
             "One attention layer, bf16; Focus on random numbers, XAttention on a model's own; planning, sorting, "
             "gathering, selecting and merging are in the time. "
             f"Dense kernels timed beside: {', '.join(gpu_results.dense_kernels(rows))}. Crosses are the comparison of "
@@ -187,14 +189,16 @@ def _explain() -> None:
     with st.expander("What am I looking at?", icon=":material/help:"):
         st.markdown(
             "Recorded on one card with the command that the badge names, against the fastest dense kernel that was "
-            "timed in the same run, interleaved. Dotted is the most that the kept pairs allow; what lies between it "
-            "and the line is planning, sorting, gathering and merging. Below the dashed line a variant is slower than "
+            "timed in the same run, interleaved. Dotted is what the kept pairs alone would give at the dense kernel's "
+            "rate; what a line lacks of it is planning, sorting, gathering and merging. A line crosses it where the "
+            "kept pairs are computed at a higher rate than dense's. Below the dashed line a variant is slower than "
             "dense attention, and short texts are there."
         )
         st.latex(
             r"\text{faster} = "
             r"\frac{t_\text{dense}}{t_\text{plan} + t_\text{gather} + t_\text{groups} + t_\text{window}}"
             r" \;\lesssim\; \frac{N^2 / 2}{\text{pairs kept}}"
+            r" \cdot \frac{\text{rate on kept pairs}}{\text{dense's rate}}"
         )
         st.button(
             "Try: where does the time go?", key="compare_gpu_try", icon=":material/lightbulb:", on_click=_try_stages

@@ -8,6 +8,7 @@ from typing import Any
 import streamlit as st
 
 from analysis import comparison as words
+from analysis.choose_words import NAMES
 from analysis.comparison_figures import memory_bars, speed_by_length
 from analysis.frontier import MEASURES, frontier
 from analysis.measured import merge, provenance, refused
@@ -111,8 +112,7 @@ def _controls(page: Page, options: dict[str, dict[str, Any]]) -> tuple[dict[str,
         placeholder="Choose variants",
         wrap=True,
         help="Dense attention is always measured, in the same run and on the same tokens. The variant at the left "
-        "comes with its settings; the others as they ship. K is the number of groups; "
-        "q4k1 means that a token looks into 4 of them and belongs to 1; 128 + 4 are the window and the first tokens.",
+        f"comes with its settings; the others as they ship. {NAMES}",
         persist_state="session",
     )
     st.session_state.setdefault(LENGTHS, list(USUAL_LENGTHS))
@@ -310,7 +310,7 @@ def _table(shown: Shown | None, result: dict[str, Any]) -> None:
             "Badges": st.column_config.ListColumn(help=" · ".join(f"{k}: {v}" for k, v in words.BADGES.items())),
             "Tokens": st.column_config.NumberColumn(format="localized"),
             "Scored tokens": st.column_config.NumberColumn(format="localized"),
-            "Variant": st.column_config.TextColumn(pinned=True),
+            "Variant": st.column_config.TextColumn(pinned=True, help=NAMES),
         },
     )
 
