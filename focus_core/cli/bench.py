@@ -11,6 +11,8 @@ from focus_core.errors import InvalidInput
 
 SUMMARY = "time attention of several variants and lengths beside the strongest dense baseline"
 _FORM = "--set VARIANT.FIELD=VALUE"
+_RATIOS = ("speedup", "speedup_p10", "speedup_p90", "pair_limit")
+_SHARES = ("kept_pairs",)
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -93,10 +95,18 @@ def table(document: dict[str, Any]) -> str:
     """The ratios first, then what they were measured against."""
     columns = ("variant", "length", "phase", "backend", "ms", "select_ms", "baseline", "baseline_ms", "speedup")
     columns += ("speedup_p10", "speedup_p90", "kept_pairs", "pair_limit", "peak_mb", "max_error")
-    lines = [rows(columns, [[row[name] for name in columns] for row in document["rows"]])]
+    body = [[_unit(name, row[name]) for name in columns] for row in document["rows"]]
+    lines = [rows(columns, body)]
     losing = [row for row in document["rows"] if row["variant"] != "dense" and row["speedup"] < 1]
     lines += [f"{row['variant']} is slower than {row['baseline']} at {row['length']:,} tokens." for row in losing]
     return "\n".join([*lines, f"Measured on {document['environment']['device']}."])
+
+
+def _unit(name: str, value: Any) -> Any:
+    """A ratio with its x and a share with its percent sign; what the column's name gives the unit of, as it is."""
+    if value is None or name not in _RATIOS + _SHARES:
+        return value
+    return f"{value:.3g}x" if name in _RATIOS else f"{100 * value:.3g} %"
 
 
 def _variants(names: str, given: list[str]) -> list[Any]:

@@ -66,8 +66,8 @@ def table(document: dict[str, Any]) -> str:
         ("variant", f"{d['variant']} ({settings_text(d['config'])})"),
         ("text", f"{d['text']}: {windows}, {d['tokens']:,} scored, no BOS"),
         ("perplexity", f"{d['ppl']:.3f}, {'served' if d['served'] else 'NOT what decoding runs'}"),
-        ("dense", f"{d['dense_ppl']:.3f}"),
-        ("difference", f"{d['ppl'] - d['dense_ppl']:+.3f} ({by})"),
+        ("perplexity of dense", f"{d['dense_ppl']:.3f}"),
+        ("difference in perplexity", f"{d['ppl'] - d['dense_ppl']:+.3f} ({by})"),
         ("pairs kept", f"{d['kept_pairs']:.1%} of the causal pairs, all layers"),
         ("adapter", f"{d['adapter_parameters']:,} parameters" if d["adapter"] else "none"),
     ]

@@ -44,18 +44,23 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="DIR",
         help="folder of the adapter; an unfinished run there with the same settings goes on",
     )
-    group = parser.add_argument_group("settings", "see TrainSettings")
+    group = parser.add_argument_group("settings", "those that name kinds are read by these kinds alone")
     for field in dataclasses.fields(TrainSettings):
         flag = f"--{field.name.replace('_', '-')}"
+        explained = field.metadata["help"].replace("%", "%%")
+        if field.name == "kind":
+            explained += f"; fitted and not trained: {', '.join(_FITTED)}"
         if isinstance(field.default, bool):
-            group.add_argument(flag, action=argparse.BooleanOptionalAction, default=field.default, help=" ")
+            group.add_argument(flag, action=argparse.BooleanOptionalAction, default=field.default, help=explained)
             continue
-        shape: dict[str, Any] = {"choices": _CHOICES[field.name]} if field.name in _CHOICES else {"metavar": "X"}
+        kind_of = {int: "N", float: "X"}.get(type(field.default), "TEXT")
+        shape: dict[str, Any] = {"choices": _CHOICES[field.name]} if field.name in _CHOICES else {"metavar": kind_of}
         others = _BY_KIND.get(field.name, {})
         said = "".join(f"; {value} for {kind}" for kind, value in others.items())
         default = None if others or field.name in _BY_MODEL else field.default
         usual = _BY_MODEL.get(field.name, field.default)
-        group.add_argument(flag, type=type(field.default), default=default, help=f"default {usual}{said}", **shape)
+        explained += f" (default {'none' if usual == '' else usual}{said})"
+        group.add_argument(flag, type=type(field.default), default=default, help=explained, **shape)
 
 
 def run(args: argparse.Namespace) -> dict[str, Any]:

@@ -15,7 +15,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> list[dict[str, Any]]:
-    """One entry a variant: name, summary, adapter kind, config."""
+    """One entry a variant: name, summary, adapter kind and whether it is optional, config."""
     from focus_core.variants import VARIANTS, config_fields
 
     return [
@@ -23,6 +23,7 @@ def run(args: argparse.Namespace) -> list[dict[str, Any]]:
             "name": name,
             "summary": cls.summary,
             "adapter": cls.adapter_kind,
+            "adapter_optional": cls.adapter_optional,
             "config": {
                 field: {key: value for key, value in facts.items() if value is not None}
                 for field, facts in config_fields(cls).items()
@@ -36,8 +37,9 @@ def table(document: list[dict[str, Any]]) -> str:
     """Each variant with its settings below it."""
     lines = []
     for variant in document:
-        needs = f" Needs an adapter of kind {variant['adapter']}." if variant["adapter"] else ""
-        lines.append(f"{variant['name']}: {variant['summary']}{needs}")
+        of_kind = f"an adapter of kind {variant['adapter']}"
+        reads = f" Takes {of_kind} (optional)." if variant["adapter_optional"] else f" Needs {of_kind}."
+        lines.append(f"{variant['name']}: {variant['summary']}{reads if variant['adapter'] else ''}")
         for name, field in variant["config"].items():
             lines.append(f"    {name}={show(field['default']).replace(',', '')}  {field['help']}")
     return "\n".join(lines)

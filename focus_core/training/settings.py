@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from focus_core.errors import InvalidInput
 from focus_core.variants import VARIANTS, Variant, make
+from focus_core.variants.base import option
 
 KINDS = ("router", "temperature", "lora", "sfa", "latent")
 FORMS = ("directed", "shared", "paper")
@@ -20,79 +21,80 @@ BALANCES = ("bias", "sinkhorn", "loss", "none")
 class TrainSettings:
     """A whole run. Defaults are the recipe of the shipped directed router at 4,096 tokens on a GPU.
 
-    Attributes:
-        kind: ``router``, ``temperature`` (control: one far-temperature a layer), or ``lora`` (low-rank updates of the
-            attention's projections), ``sfa`` (maps of queries and keys before their features are chosen), or
-            ``latent`` (factors that make keys and values from a small latent).
-        form: of the router: ``directed``, ``shared`` or ``paper``.
-        groups, dim: K and d_g.
-        router_per_kv_head: one router a KV head instead of one a layer.
-        query_topk, key_topk, window, sinks: the mask that is trained for and served.
-        through: of ``lora``: the variant that is trained through and served, with settings if any, for example
-            ``performer features=128``; its window and sinks are those above unless named here.
-        through_adapter: of ``lora``: folder of the adapter that this variant reads, where it needs one; it stays as it
-            is, and the new adapter holds a copy of it.
-        rank: of ``lora`` and ``latent``: r.
-        alpha, targets: of ``lora``: the scale ``alpha / r`` of an update, and the projections (``qkvo``).
-        features, select, sparse: of ``sfa``, the codes that are trained for and served; ``select=first`` trains the
-            short-embedding baseline.
-        maps: where the maps of ``sfa`` start: ``balanced`` (fitted, see ``fit_feature_maps``) or ``identity``.
-        rotary, weighting: of ``latent``: rotated numbers of each KV head's key that are kept, and what the factors
-            start from (see ``factorise``).
-        output_weight: of ``sfa`` and ``latent``: weight of the error against dense attention beside the language
-            model's loss.
-        steps, context, batch, accumulate: optimizer steps; tokens a window; windows a forward; forwards a step.
-        learning_rate, warmup, clip: AdamW's peak rate, linear warm-up steps then cosine, gradient norm limit.
-        temperature_start, temperature_end: of the soft memberships, geometric from one to the other.
-        straight_through_from: share of the steps after which the forward pass is the served mask itself; 1 = never.
-        balance: what keeps groups even: a bias moved by ``bias`` (sign of the hard-load error) or ``sinkhorn`` (duals),
-            ``loss`` (a penalty beside the language model's loss, a soft constraint), or ``none``.
-        balance_step_start, balance_step_end: size of a bias step, linear from one to the other.
-        balance_weight: of that penalty.
-        validate_every, validation_windows: how often, and on how many windows, the SERVED perplexity is measured.
-        checkpoint_every: steps between checkpoints; a killed run loses at most these.
-        seed: of the initial weights and of the windows drawn.
+    Every field says what it is in its help, which ``train --help`` prints.
     """
 
-    kind: str = "router"
-    form: str = "directed"
-    groups: int = 16
-    dim: int = 16
-    router_per_kv_head: bool = True
-    query_topk: int = 4
-    key_topk: int = 1
-    window: int = 128
-    sinks: int = 4
-    through: str = "dense"
-    through_adapter: str = ""
-    rank: int = 8
-    alpha: float = 16.0
-    targets: str = "qv"
-    features: int = 16
-    select: str = "features"
-    sparse: str = "both"
-    maps: str = "balanced"
-    rotary: int = 0
-    weighting: str = "activations"
-    output_weight: float = 1.0
-    steps: int = 550
-    context: int = 4096
-    batch: int = 2
-    accumulate: int = 1
-    learning_rate: float = 1e-2
-    warmup: int = 20
-    clip: float = 1.0
-    temperature_start: float = 0.3
-    temperature_end: float = 0.05
-    straight_through_from: float = 0.5
-    balance: str = "bias"
-    balance_step_start: float = 0.02
-    balance_step_end: float = 0.002
-    balance_weight: float = 0.01
-    validate_every: int = 50
-    validation_windows: int = 8
-    checkpoint_every: int = 100
-    seed: int = 0
+    kind: str = option(
+        "router",
+        "what is trained: router, temperature (control: one far-temperature a layer), lora (low-rank updates of "
+        "the attention's projections), sfa (maps of queries and keys before their features are chosen), or latent "
+        "(factors that make keys and values from a small latent)",
+    )
+    form: str = option(
+        "directed",
+        "router: one map for queries and one for keys (directed), one for both (shared), or the published form (paper)",
+    )
+    groups: int = option(16, "router: number of groups, K")
+    dim: int = option(16, "router: size of the space that tokens are routed in")
+    router_per_kv_head: bool = option(True, "router: one router a KV head instead of one a layer")
+    query_topk: int = option(4, "groups that a query looks for, in the mask that is trained for and served")
+    key_topk: int = option(1, "groups that a key belongs to")
+    window: int = option(128, "nearest tokens that are always seen")
+    sinks: int = option(4, "first tokens that are always seen")
+    through: str = option(
+        "dense",
+        "lora: the variant that is trained through and served, with settings if any, for example 'performer "
+        "features=128'; its window and sinks are those above unless named here",
+    )
+    through_adapter: str = option(
+        "",
+        "lora: folder of the adapter that this variant reads, where it needs one; it stays as it is, and the new "
+        "adapter holds a copy of it",
+    )
+    rank: int = option(8, "lora and latent: rank of the factors, r")
+    alpha: float = option(16.0, "lora: an update is scaled by alpha / r")
+    targets: str = option("qv", "lora: projections that are updated, letters of qkvo")
+    features: int = option(16, "sfa: features kept of every query and key, trained for and served")
+    select: str = option(
+        "features",
+        "sfa: which are kept: features (the largest), or first (the same for every token: short embeddings)",
+    )
+    sparse: str = option("both", "sfa: what is made sparse: both queries and keys, or keys alone (keys)")
+    maps: str = option(
+        "balanced",
+        "sfa: where the maps start: balanced (fitted to the model's own queries and keys) or identity",
+    )
+    rotary: int = option(0, "latent: rotated numbers of each KV head's key that are kept")
+    weighting: str = option("activations", "latent: what the factors start from: activations or weights")
+    output_weight: float = option(
+        1.0,
+        "sfa and latent: weight of the error against dense attention beside the language model's loss",
+    )
+    steps: int = option(550, "optimizer steps")
+    context: int = option(4096, "tokens a window")
+    batch: int = option(2, "windows a forward pass")
+    accumulate: int = option(1, "forward passes a step")
+    learning_rate: float = option(1e-2, "AdamW's peak rate")
+    warmup: int = option(20, "steps of linear warm-up, then cosine")
+    clip: float = option(1.0, "limit of the gradient's norm")
+    temperature_start: float = option(0.3, "router: temperature of the soft memberships at the start")
+    temperature_end: float = option(0.05, "router: that at the end, reached geometrically")
+    straight_through_from: float = option(
+        0.5,
+        "router: share of the steps after which the forward pass is the served mask itself; 1 = never",
+    )
+    balance: str = option(
+        "bias",
+        "router: what keeps groups even: a bias moved by bias (sign of the hard-load error) or sinkhorn (duals), "
+        "loss (a penalty beside the language model's loss, a soft constraint), or none",
+    )
+    balance_step_start: float = option(0.02, "router: size of a bias step at the start")
+    balance_step_end: float = option(0.002, "router: that at the end, reached linearly")
+    balance_weight: float = option(0.01, "router: weight of the penalty of balance=loss")
+    validate_every: int = option(50, "steps between measurements of the served perplexity")
+    validation_windows: int = option(8, "windows of each measurement")
+    checkpoint_every: int = option(100, "steps between checkpoints; a killed run loses at most these")
+    seed: int = option(0, "of the initial weights and of the windows drawn")
 
     def __post_init__(self) -> None:
         """Refuse what could not train, before any work."""

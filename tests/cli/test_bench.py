@@ -1,3 +1,5 @@
+import re
+
 import pytest
 
 from focus_core.cli import main
@@ -39,10 +41,19 @@ def test_activations_of_a_model(command, tiny_folder, text_file):
     assert (found["rows"][0]["heads"], found["rows"][0]["head_dim"]) == (9, 16)
 
 
+def squeezed(table: str) -> list[str]:
+    """The lines of a table with two spaces between cells."""
+    return [re.sub(" {2,}", "  ", line.strip()) for line in table.splitlines()]
+
+
 def test_a_table_for_a_person(capsys):
     assert main(["bench", "--variants", "window", *SMALL]) == 0
     said = capsys.readouterr().out
     assert "baseline_ms" in said
+    cells = dict(zip(*(line.split("  ") for line in squeezed(said)[0::2][:2]), strict=True))
+    assert all(re.fullmatch(r"[\d.]+x", cells[name]) for name in ("speedup", "speedup_p10", "pair_limit"))
+    assert re.fullmatch(r"[\d.]+ %", cells["kept_pairs"])
+    assert float(cells["kept_pairs"].removesuffix(" %")) > 1
     assert "Measured on" in said
 
 

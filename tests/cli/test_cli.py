@@ -1,3 +1,4 @@
+import dataclasses
 import json
 import os
 import signal
@@ -10,6 +11,7 @@ import pytest
 from focus_core.cli import commands, main
 from focus_core.cli.output import adapter_folder, rows, show, stop_request, write_json
 from focus_core.errors import InvalidInput
+from focus_core.training.settings import TrainSettings
 from focus_core.variants import VARIANTS
 from tests.cli.conftest import TEXT
 
@@ -52,6 +54,28 @@ def test_variants_needs_no_torch_and_lists_every_setting(command):
     )
     assert done.returncode == 0, done.stderr
     assert "window" in done.stdout
+
+
+def test_an_adapter_that_a_variant_can_do_without_is_called_optional(capsys):
+    assert main(["variants"]) == 0
+    said = {line.split(":")[0]: line for line in capsys.readouterr().out.splitlines() if not line.startswith(" ")}
+    for name, variant in VARIANTS.items():
+        needs = f"Needs an adapter of kind {variant.adapter_kind}." in said[name]
+        assert needs == (variant.adapter_kind is not None and not variant.adapter_optional), name
+        assert (
+            f"Takes an adapter of kind {variant.adapter_kind} (optional)." in said[name]
+        ) == variant.adapter_optional
+    assert VARIANTS["sfa"].adapter_optional
+
+
+def test_train_explains_every_setting(capsys):
+    with pytest.raises(SystemExit):
+        main(["train", "--help"])
+    said = " ".join(capsys.readouterr().out.split())
+    assert all(len(field.metadata["help"]) > 10 for field in dataclasses.fields(TrainSettings))
+    assert "--groups N router: number of groups, K (default 16)" in said
+    assert "a killed run loses at most these (default 100)" in said
+    assert "TrainSettings" not in said
 
 
 def test_no_command_and_a_wrong_one_are_refused(refused):
