@@ -110,20 +110,34 @@ def best_at(true: np.ndarray, count: int, block: int, voters: str, density: floa
 
 
 def sentence(found: Comparison, threshold: float) -> str:
-    """What the antidiagonals keep at a threshold, and what other scorers hold for as many pairs."""
+    """How the antidiagonals stand against random places at a threshold, then the numbers of all scorers."""
     density, recall = (found.at(what, OURS, threshold) for what in ("density", "recall"))
     parts = []
     for mode, name in _SAID.items():
         gap, error = (found.at(what, mode, threshold) for what in ("gap", "error"))
         spread = f" ± {200 * error:.2g}" if error > 0 else ""
-        if abs(gap) < max(_LEAST, 2 * error):
+        if _alike(found, mode, threshold):
             parts.append(f"{name} as much ({100 * gap:+.2g}{spread} points)".replace("-", "−"))
         else:
             parts.append(f"{name} {100 * abs(gap):.2g}{spread} points {'more' if gap > 0 else 'less'}")
     return (
-        f"At threshold {threshold:g} the antidiagonals keep {percent(density)} of the pairs and {percent(recall)} of "
-        f"dense attention; for as many pairs in every head {parts[0]}, {parts[1]}, {parts[2]}."
+        f"{_verdict(found, threshold)} At threshold {threshold:g} the antidiagonals keep {percent(density)} of the "
+        f"pairs and {percent(recall)} of dense attention; for as many pairs in every head {', '.join(parts)}."
     )
+
+
+def _verdict(found: Comparison, threshold: float) -> str:
+    """Whether antidiagonals are better than random places here."""
+    if _alike(found, "random", threshold):
+        return "Here antidiagonals are no better than random places."
+    word = "worse" if found.at("gap", "random", threshold) > 0 else "better"
+    return f"Here antidiagonals are {word} than random places."
+
+
+def _alike(found: Comparison, mode: str, threshold: float) -> bool:
+    """Whether a scorer keeps as much as the antidiagonals, up to two standard errors."""
+    gap, error = (found.at(what, mode, threshold) for what in ("gap", "error"))
+    return abs(gap) < max(_LEAST, 2 * error)
 
 
 def figure(found: Comparison, threshold: float) -> go.Figure:

@@ -47,7 +47,7 @@ def figure(found: dict[str, Any]) -> go.Figure:
         x=bound,
         y=[100 / share for share in bound],
         mode="lines",
-        name="were time as pairs",
+        name="if time fell as the pairs do",
         line={"color": QUIET, "dash": "dot"},
         hoverinfo="skip",
     )

@@ -77,7 +77,7 @@ def why(found: Place, row: int, threshold: float, voters: str) -> str:
 
 
 def answer(*, layer: int, head: int, stride: int, mode: str, pairs: float, mass: float, best: float) -> str:
-    """What this head keeps, in one sentence.
+    """What the head's blocks keep: how they are chosen and what they hold.
 
     Args:
         layer: shown layer.
@@ -89,13 +89,13 @@ def answer(*, layer: int, head: int, stride: int, mode: str, pairs: float, mass:
         best: what the best blocks would hold at the same share of pairs.
     """
     if mode == "oracle":
-        how = "reading every score"
+        how = "every score"
     elif mode == "random":
-        how = f"reading one score in {stride}, at random,"
+        how = f"one score in {stride}, at random"
     else:
-        how = f"reading one score in {stride}, on {mode}s,"
+        how = f"one score in {stride}, on {mode}s"
     rest = "" if mode == "oracle" else f"; the best blocks for as many pairs hold {percent(best)}"
     return (
-        f"In layer {layer}, head {head}, {how} keeps {percent(pairs)} of the pairs, and {percent(mass)} of dense "
-        f"attention lies on them{rest}."
+        f"In layer {layer}, head {head}, XAttention chooses blocks by {how}. They are {percent(pairs)} of the pairs "
+        f"and hold {percent(mass)} of dense attention{rest}."
     )

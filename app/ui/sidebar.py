@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from focus_core.models.shapes import shape_of
 
 OTHER_MODEL = reopen.OTHER_MODEL
 OTHER_LABEL = "Another model …"
+_GIVEN = "_head_given"
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}")
 
 
@@ -47,7 +49,7 @@ def select(view: View) -> Page:
         of_model: list[str] = []
         layer = _layer(facts, of_model) if view.needs.layer else 0
         links.keep_notices(of_model, model)
-        head = _head(facts, of_model) if view.needs.head else None
+        head = _head(facts, of_model, view.needs.head, replace(page, layer=layer)) if view.needs.head else None
         page = replace(page, layer=layer, head=head, source=source, notices=links.keep_notices(of_model, model))
         if view.needs.text and view.needs.variant:
             files.run_files(page)
@@ -198,17 +200,27 @@ def _layer(facts: dict[str, Any] | None, notices: list[str]) -> int:
     )
 
 
-def _head(facts: dict[str, Any] | None, notices: list[str]) -> int | None:
+def _head(
+    facts: dict[str, Any] | None, notices: list[str], usual: bool | Callable[[Page], int], page: Page
+) -> int | None:
     heads = int(facts["heads"]) if facts else 1
-    options = ["all", *map(str, range(heads))]
+    one = callable(usual)
+    options = [*([] if one else ["all"]), *map(str, range(heads))]
 
     def label(head: str) -> str:
         return "All heads (mean)" if head == "all" else f"Head {head}"
 
-    links.check("head", options, "all", notices, label)
-    if facts and (asked := st.session_state.get("head", "all")) not in options:
-        notices.append(f"This model has {heads} query heads: head {asked} does not exist; showing all heads.")
+    if callable(usual):
+        _give_head(lambda: min(usual(page), heads - 1), label("all"))
+    elif head_is_given():
+        # What a page of one head took for itself is nobody's choice on the others.
         st.session_state["head"] = "all"
+        forget_given_head()
+    links.check("head", options, options[0], notices, label)
+    if facts and (asked := st.session_state.get("head", options[0])) not in options:
+        shown = "head 0" if one else "all heads"
+        notices.append(f"This model has {heads} query heads: head {asked} does not exist; showing {shown}.")
+        st.session_state["head"] = options[0]
     choice = st.selectbox(
         "Attention head",
         options,
@@ -216,5 +228,26 @@ def _head(facts: dict[str, Any] | None, notices: list[str]) -> int | None:
         key="head",
         bind="query-params",
         help="Whose dense attention is compared with what is kept.",
+        on_change=forget_given_head,
     )
     return None if choice in (None, "all") else int(choice)
+
+
+def _give_head(usual: Callable[[], int], every: str) -> None:
+    """Choose the head that a page of one head shows while nobody has chosen any."""
+    if str(st.query_params.get("head", "")).casefold() in ("all", every.casefold()):
+        del st.query_params["head"]
+    asked = st.session_state.get("head", st.query_params.get("head"))
+    if asked in (None, "all") or head_is_given():
+        st.session_state["head"] = st.session_state[_GIVEN] = str(usual())
+
+
+def head_is_given() -> bool:
+    """Whether the head in the control is a page's own, and nobody's choice."""
+    given = st.session_state.get(_GIVEN)
+    return given is not None and st.session_state.get("head", given) == given
+
+
+def forget_given_head() -> None:
+    """Take the head in the control for someone's choice (a callback of what sets it)."""
+    st.session_state.pop(_GIVEN, None)

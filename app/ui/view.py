@@ -26,14 +26,15 @@ class Needs:
         text: the text.
         variant: the attention, its adapter and its settings. With ``text`` the page gets a Trace.
         layer: the shown layer.
-        head: the shown query head, or all.
+        head: the shown query head, or all. A page that shows one head says here which it is while none is chosen: the
+            control then has that one, and no mean of all.
     """
 
     model: bool = False
     text: bool = False
     variant: bool = False
     layer: bool = False
-    head: bool = False
+    head: bool | Callable[[Page], int] = False
 
 
 @dataclass(frozen=True)

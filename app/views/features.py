@@ -69,8 +69,6 @@ def _notices(shown: Shown, notices: list[str]) -> None:
     elif not page.source.current:
         runs.show_not_run(page, attention=False)
     said = []
-    if page.head is None:
-        said.append("All heads are selected; shown is head 0, since codes belong to one head.")
     if shown.layer != page.layer:
         have = ", ".join(map(str, trace.attention_layers))
         said.append(f"Layer {page.layer} is not in this recording, which has layers {have}; shown is {shown.layer}.")
@@ -137,7 +135,7 @@ VIEW = View(
     title="Features",
     section="Methods",
     icon=":material/blur_linear:",
-    needs=Needs(model=True, text=True, layer=True, head=True),
+    needs=Needs(model=True, text=True, layer=True, head=lambda _: 0),
     render=render,
     order=20,
 )

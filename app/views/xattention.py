@@ -12,7 +12,7 @@ from analysis.xattention import words
 from analysis.xattention.head import Head, Setting
 from analysis.xattention.recall import best_at
 from analysis.xattention.scores import MODES
-from app.ui import files, links, runs, selection
+from app.ui import files, links, runs, selection, sidebar
 from app.ui.badges import badge
 from app.ui.export import document, saveable
 from app.ui.guard import fragment, guarded, plain
@@ -151,8 +151,10 @@ def _controls(page: Page, head: int) -> None:
         badge(source_.kind, f"{p.get('time', '')} on {p.get('device', '')}.")
         if state.setting().voters == "own":
             badge("leaks", "The published form.")
-        if page.head is None:
-            st.caption(f"Every head keeps its own blocks: this is head {head}, which keeps fewest. Others at the left.")
+        if head != page.head or sidebar.head_is_given():
+            st.caption(
+                f"Every head keeps its own blocks: this is head {head}, which keeps fewest. The sidebar has the others."
+            )
     if not page.source.current:
         name, model = p.get("text_name") or "another text", runs.model_label(str(p["model"]))
         of = "" if p["model"] == page.model else f" on {model}"
@@ -246,12 +248,18 @@ def _try(page: Page) -> None:
         state.pick(*state.head_of(page.source, *found, state.setting()).worst_dropped())
 
 
+def _clearest(page: Page) -> int:
+    """The head that is shown while none is chosen."""
+    found = state.shown_head(source.with_source(page))
+    return found[1] if found is not None else 0
+
+
 VIEW = View(
     key="xattention",
     title="XAttention",
     section="Methods",
     icon=":material/view_comfy:",
-    needs=Needs(model=True, text=True, layer=True, head=True),
+    needs=Needs(model=True, text=True, layer=True, head=_clearest),
     render=render,
     order=10,
 )

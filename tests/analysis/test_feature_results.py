@@ -57,6 +57,16 @@ def test_predicted_counted_and_timed_stand_together(measured, speed):
     assert "a prefill of 4,096 tokens takes" in said
     assert "one token decoded over 4,096 takes" in said
     assert len(cost.cost_figure(measured, speed).data) == 5
+    said = cost.what_timed(speed)
+    assert "attention of one layer alone: 9 query heads on 3 key heads of 64 numbers, random queries and keys" in said
+    assert "1 thread of" in said
+    assert speed["command"] in said
+    variants = shipped("bench-variants-cpu.json")
+    said = cost.other_record(speed, variants, 15)
+    assert variants["command"] in said
+    assert "queries and keys of smollm2, 2 threads of" in said
+    assert "16 features take 1.24× dense's time for that prefill, which Choose writes as a speed of 0.809×" in said
+    assert cost.other_record(speed, variants, 32) == cost.other_record(speed, None, 16) == ""
     faster = {**row, "speedup": 2.0, "speedup_p10": 1.8, "speedup_p90": 2.2}
     assert cost.no_gain(speed).startswith("There is no gain")
     assert cost.no_gain({"rows": [faster]}) == ""

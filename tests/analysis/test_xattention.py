@@ -1,5 +1,7 @@
 """XAttention in numpy: the same scores and cuts as the kernels, and what the page says of them."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -135,6 +137,10 @@ def test_recall_rises_with_the_pairs_and_the_oracle_is_never_beaten():
     again = recall.Comparison.from_json(found.to_json())
     assert recall.sentence(again, 0.9) == recall.sentence(found, 0.9)
     assert "the best blocks" in recall.sentence(found, 0.9)
+    for gap, word in ((0.0, "no better"), (0.1, "worse"), (-0.1, "better")):
+        random = {**found.gap, "random": np.full(len(found.thresholds), gap)}
+        said = recall.sentence(replace(found, gap=random, error={m: 0 * e for m, e in found.error.items()}), 0.9)
+        assert said.startswith(f"Here antidiagonals are {word} than random places. At threshold 0.9 the antidiagonals")
     assert len(recall.table(found)) == 4 * len(recall.THRESHOLDS)
     assert len(recall.figure(found, 0.85).data) == 5
 

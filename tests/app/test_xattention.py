@@ -89,6 +89,9 @@ def test_a_head_is_chosen_where_all_are_meant_and_the_way_a_block_fell_is_told(s
     at = start()
     words = said(at)
     assert "Every head keeps its own blocks: this is head" in words
+    control = at.sidebar.selectbox(key="head")
+    assert f"head {control.value}, XAttention chooses blocks" in words
+    assert "All heads (mean)" not in control.options
     detail = component(at)["detail"]
     assert detail["why"].startswith("Chosen for block")
     assert "short of 90.0 %, so it is taken" in detail["why"]

@@ -68,8 +68,8 @@ def controls(page: Page, dim: int, rotary: int, notices: list[str]) -> tuple[Cod
             selects,
             SELECT,
             notices,
-            "What survives: the largest dimensions, as in the paper, or the largest rotary pairs: two dimensions that a "
-            "token's position rotates together.",
+            "What survives: the largest dimensions, as in the paper, or the largest rotary pairs, two dimensions that "
+            "a token's position rotates together.",
         )
         sparse = _choice("Features kept of", SPARSES, SPARSE, notices, "Whole queries lose less, with the same cache.")
         overlap = _choice(

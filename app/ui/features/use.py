@@ -56,8 +56,8 @@ def _tokens(shown: Shown) -> None:
     last = min(first + TOKENS, len(values))
     often = int((kept.mean(0) > 2 * kept.mean()).sum())
     st.markdown(
-        f"**{SIDES[side]} use their {kept.shape[1]} dimensions evenly to {percent(use_entropy(kept))}; {often} are kept "
-        "more than twice as often as the average one.**",
+        f"**{SIDES[side]} use their {kept.shape[1]} dimensions evenly to {percent(use_entropy(kept))}; {often} are "
+        "kept more than twice as often as the average one.**",
         help=_EVENLY,
     )
     st.caption(f"Tokens {first + 1:,} to {last:,} around the picked one; the bars count the whole text.")

@@ -10,7 +10,7 @@ import streamlit as st
 
 from analysis.captions import what_ran
 from analysis.heads import MEASURES, Measure, ranked, recorded, scale, similar, values
-from app.ui import links, runs
+from app.ui import links, runs, sidebar
 from app.ui.export import document, saveable
 from app.ui.grid import Panel, grid_data, head_grid, part
 from app.ui.guard import plain
@@ -68,6 +68,7 @@ def choose(layer: int, head: int) -> None:
     """Select a layer and head in the sidebar (a callback)."""
     st.session_state["layer"] = layer
     st.session_state["head"] = str(head)
+    sidebar.forget_given_head()
 
 
 def table(trace: Trace) -> pd.DataFrame:

@@ -173,5 +173,5 @@ def _curve(head: Head, row: int) -> dict[str, Any]:
         "kept": int(selection.kept[voter]),
         "order": packed(selection.order[voter, :of], np.int16),
         "reached": packed(selection.reached[voter, :of], np.float32),
-        "title": f"the {of} blocks of row {of}: forced ones, then by score",
+        "title": f"the {of} blocks of row {of}: those always kept first, then by score",
     }
