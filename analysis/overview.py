@@ -98,7 +98,7 @@ def answer(found: Figures) -> str:
     if found.change <= max(0.01, min(2 * found.spread, 0.03)):
         return f"No: with {kept} of the pairs, {numbers}."
     if found.change <= 0.1:
-        return f"Almost not: with {kept} of the pairs, {numbers}."
+        return f"Hardly: with {kept} of the pairs, {numbers}."
     return f"These tokens do need more: with {kept} of the pairs, {numbers}."
 
 

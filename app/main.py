@@ -35,7 +35,10 @@ def main(start: str = "overview") -> None:
         )
         pages[view.key] = page
         sections.setdefault(view.section, []).append(page)
+    asked = links.asked_page()
     chosen = st.navigation(sections)
+    if asked and asked not in pages:
+        links.keep_notices([f"There is no page /{asked[:60]}; showing {chosen.title}."])
     if (wanted := st.session_state.pop("_go", None)) in pages and pages[wanted] != chosen:
         st.switch_page(pages[wanted])
     chosen.run()

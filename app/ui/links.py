@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
 import streamlit as st
+from streamlit.runtime.scriptrunner import get_script_run_ctx
 
 from app.ui.guard import plain
 
@@ -91,6 +92,7 @@ def check(
     label: Callable[[Any], str] = str,
     *,
     bound: bool = True,
+    why: Callable[[str], str] | None = None,
 ) -> None:
     """Read a control's value from the opening link, before its widget is drawn.
 
@@ -104,6 +106,7 @@ def check(
         notices: where the sentence goes.
         label: the widget's ``format_func``.
         bound: whether Streamlit reads the labels itself (``bind="query-params"``).
+        why: what is to be said of a value that is not offered, in place of "does not exist", where it says anything.
     """
     if not _first(key):
         return
@@ -120,7 +123,8 @@ def check(
     elif named:
         st.session_state[key] = named[0]
     else:
-        notices.append(f"In the link, {name_of(key)} {raw[:60]} does not exist; showing {label(shown)}.")
+        reason = (why(asked) if why else "") or "does not exist"
+        notices.append(f"In the link, {name_of(key)} {raw[:60]} {reason}; showing {label(shown)}.")
 
 
 def amount(key: str, low: float, high: float, shown: str, notices: list[str]) -> None:
@@ -151,6 +155,12 @@ def _first(key: str) -> bool:
     new = key not in seen
     seen.add(key)
     return new
+
+
+def asked_page() -> str:
+    """The page that the opening address names; empty for the bare address, and once the page has been drawn."""
+    context = get_script_run_ctx()
+    return (context.pages_manager.intended_page_name or "") if context else ""
 
 
 def number(raw: str, largest: int) -> int | None:

@@ -85,6 +85,12 @@ def run_box(page: Page) -> None:
             job_status(page.engine, prepare.id, key="prepare", what=PREPARATION, session=page.session)
 
 
+def headline(page: Page, sentence: str, help: str) -> None:
+    """The page's answer in one sentence; grey where it is an earlier run's and not that of the selection."""
+    with st.container(key="headline" if page.source.current else "headline_earlier"):
+        st.markdown(f"#### {sentence}", help=help)
+
+
 def show_not_run(page: Page, attention: bool = True) -> None:
     """Say that what is drawn is an earlier run, of which model where that is another, and with which attention."""
     p = page.trace.provenance

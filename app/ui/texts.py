@@ -40,7 +40,7 @@ def choose(notices: list[str]) -> TextChoice | None:
     def label(name: str) -> str:
         return titles.get(name, OWN_LABEL)
 
-    links.check("text", options, options[0], notices, label)
+    links.check("text", options, options[0], notices, label, why=_too_long)
     choice = st.selectbox(
         "Text",
         options,
@@ -53,6 +53,14 @@ def choose(notices: list[str]) -> TextChoice | None:
         text = assets.load_text(choice)
         return TextChoice(text.name, text.title, text.text)
     return _own()
+
+
+def _too_long(asked: str) -> str:
+    """Why a shipped text that the menu lacks is not shown; empty for any other name."""
+    for entry in assets.catalog()["texts"]:
+        if asked in (entry["name"].casefold(), entry["title"].casefold()) and (entry.get("tokens") or 0) > MAX_TOKENS:
+            return f"is too long for the app: {entry['tokens']:,} tokens, and it shows {MAX_TOKENS:,} at most"
+    return ""
 
 
 def _own() -> TextChoice | None:

@@ -8,6 +8,7 @@ _STYLE = """<style>
 [data-testid="stMainBlockContainer"]{padding:2.6rem 3rem 3rem;max-width:1500px}
 [data-testid="stMainBlockContainer"] h1{padding:0 0 .35rem}
 [data-testid="stMainBlockContainer"] h4{padding:0 0 .6rem;font-weight:500}
+.st-key-headline_earlier h4{opacity:.65}
 [data-testid="stMetricValue"]{font-variant-numeric:tabular-nums;font-weight:600;font-size:1.9rem;line-height:1.25}
 [data-testid="stMetricDelta"]{background:none;padding:0}
 [data-testid="stSidebarUserContent"]{padding-top:.5rem}

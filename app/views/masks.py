@@ -45,7 +45,7 @@ def render(page: Page) -> None:
     router = _chosen_router(page, trace)
     heads = heads_of(trace, page.head, router)
     lost = lost_pairs.lost_in(page, trace, layer, heads)
-    st.markdown(f"#### {words.answer(trace, layer, heads, lost)}", help=plain(what_ran(trace)))
+    runs.headline(page, words.answer(trace, layer, heads, lost), plain(what_ran(trace)))
     with st.container(key="masks_notices"):
         _notices(page, trace)
     # What has not run yet is asked for above the picture; how a run goes on is told below it.

@@ -49,7 +49,7 @@ def render(page: Page) -> None:
         return
     page = _opening_link(page, trace)
     found = words.figures(trace)
-    st.markdown(f"#### {words.answer(found)}", help=plain(_what_ran(trace)))
+    runs.headline(page, words.answer(found), plain(_what_ran(trace)))
     # A container of its own keeps the strip's place among the elements, and so its DOM and scroll, when notices come.
     with st.container(key="notices"):
         _notices(page, trace)
@@ -236,7 +236,7 @@ def _strip_and_held(page: Page) -> None:
         if mode == "damage":
             _hurt(trace)
         else:
-            st.caption("Click a token to hold it. ← → move, Enter holds, Esc lets go.")
+            st.caption("← → move from token to token, Enter holds one, Esc lets go.")
         return
     _held(page, trace, layer, router, after, mode, lost if after == pin else None)
 

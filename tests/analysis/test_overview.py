@@ -23,7 +23,7 @@ def test_figures_are_means_and_the_change_is_that_of_perplexity():
 
 
 @pytest.mark.parametrize(
-    "change, start", [(-0.02, "No:"), (0.0, "No:"), (0.05, "Almost not:"), (0.5, "These tokens do need more:")]
+    "change, start", [(-0.02, "No:"), (0.0, "No:"), (0.05, "Hardly:"), (0.5, "These tokens do need more:")]
 )
 def test_the_answer_follows_the_figures(change, start):
     assert words.answer(words.figures(with_change(make_trace(LONG), change))).startswith(start)

@@ -1,9 +1,10 @@
+import re
 import sys
 
 import pytest
 from streamlit.testing.v1 import AppTest
 
-from app.ui import selection
+from app.ui import links, selection
 from focus_core.errors import InvalidInput, TooLarge
 from tests.app import fake
 from tests.app.opening import MAIN, engine, said
@@ -62,6 +63,39 @@ def test_values_in_a_link_that_do_not_exist_are_said_and_the_rest_is_used(start)
     assert "attention nonsense does not exist" in said(at)
     at.button(key="notices_ok").click().run()
     assert "does not exist" not in said(at)
+
+
+def test_a_text_that_is_too_long_for_the_app_is_said_to_be(start):
+    at = start(text="brown news")
+    assert at.sidebar.selectbox(key="text").value == "persuasion opening"
+    assert re.search(
+        r"text brown news is too long for the app: [\d,]+ tokens, and it shows 8,192 at most; show", said(at)
+    )
+    assert "text nothing does not exist; showing" in said(start(text="nothing"))
+
+
+def test_an_address_without_a_page_is_said_once(start, monkeypatch):
+    monkeypatch.setattr(links, "asked_page", lambda: "nopage")
+    at = start()
+    monkeypatch.undo()
+    assert "There is no page /nopage; showing Overview." in said(at)
+    at.button(key="notices_ok").click().run()
+    assert "nopage" not in said(at)
+
+
+def keys(block) -> set[str]:
+    """The keys of a block's containers."""
+    inner = [keys(child) for child in block.children.values() if hasattr(child, "children")]
+    return {getattr(block.proto, "id", "").rpartition("-")[2]}.union(*inner)
+
+
+def test_the_headline_of_an_earlier_text_is_grey(start):
+    at = start(seconds=0)
+    assert "headline" in keys(at.main)
+    at.sidebar.selectbox(key="text").select("own")
+    at.run()
+    assert "headline_earlier" in keys(at.main)
+    assert "headline" not in keys(at.main)
 
 
 def test_a_changed_selection_keeps_the_picture_and_offers_the_run_with_its_cost(start):
