@@ -12,11 +12,6 @@ from app.ui.view import Needs, Page, View
 PART = "compare_view"
 CHOOSE, MEASURE, GPU = PARTS = ("Choose", "Measure", "On a GPU")
 _OF_CHOOSE = (choose.CONTEXT, choose.BATCH, choose.CARD, choose.RANK, choose.NUMBERS, choose.DEVICE, choose.TEXT)
-_AT_THE_LEFT = {
-    CHOOSE: "Of the controls at the left, the model counts here, and the attention with its settings is one of the "
-    "lines; the text is read by Measure alone.",
-    GPU: "Nothing at the left changes this tab: it shows what was recorded.",
-}
 _OF_OTHERS = (*_OF_CHOOSE, gpu.PICTURE)
 
 
@@ -41,7 +36,6 @@ def render(page: Page) -> None:
     if first.open:
         with first:
             choose.render(page, every, facts, say)
-            st.caption(_AT_THE_LEFT[CHOOSE])
     if second.open:
         with second:
             measure.render(page, options, say)
@@ -49,7 +43,6 @@ def render(page: Page) -> None:
     if third.open:
         with third:
             gpu.render(page, say)
-            st.caption(_AT_THE_LEFT[GPU])
     _part_to_link()
     back.in_one_step()
 

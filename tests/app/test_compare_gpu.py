@@ -151,7 +151,7 @@ def test_the_tab_answers_and_says_where_from(start):
     assert "at 8,192 tokens it is slower" in words
     assert "recorded" in words
     assert "a line crosses it where they are computed at a higher one. Above it: Focus, 12 heads" in words
-    assert "Nothing at the left changes this tab" in words
+    assert "Nothing at the left changes what was recorded" in words
     assert "code changed since" in words
     assert figure(at, "compare_gpu_speed")["layout"]["yaxis"]["type"] == "log"
     table = at.dataframe[0].value

@@ -76,6 +76,22 @@ def test_a_ticked_line_of_the_choice_is_measured_and_a_preset_is_searched(page):
     assert page.get_by_text("Traceback").count() == 0
 
 
+@pytest.mark.parametrize("page", ["light"], indirect=True)
+def test_choices_are_no_steps_of_back_and_stay_with_the_page(page):
+    page.get_by_role("tab", name="Choose").click()
+    page.get_by_text(re.compile("what was not measured has no rank")).wait_for(timeout=30_000)
+    steps = page.evaluate("history.length")
+    page.get_by_role("radio", name="Memory").click()
+    page.wait_for_url(re.compile("compare_rank=memory"))
+    assert page.evaluate("history.length") == steps
+    page.get_by_role("link", name="KV cache").click()
+    page.get_by_role("heading", name="What must be remembered").wait_for(timeout=30_000)
+    assert "compare_" not in page.url
+    page.go_back()
+    page.get_by_role("heading", name=QUESTION).wait_for(timeout=30_000)
+    page.get_by_text(re.compile("needs least")).wait_for(timeout=30_000)
+
+
 def contrast(one: str, other: str) -> float:
     """Contrast of two CSS colours, as WCAG counts it."""
 

@@ -36,6 +36,10 @@ CARDS = (0, 2, 4, 8, 16, 24, 48, 80, 141)
 ITEMSIZES = {"float32": 4, "bfloat16": 2}
 USUAL: dict[str, Any] = {CONTEXT: 4096, BATCH: 1, CARD: 8, RANK: "prefill", NUMBERS: "float32"}
 ANY = "all"
+_AT_THE_LEFT = (
+    "Of the controls at the left, the model counts here, and the attention with its settings is one of the lines; the "
+    "text is read by Measure alone."
+)
 _GREY = "color: rgba(128, 132, 149, 0.85)"
 
 
@@ -76,7 +80,7 @@ def render(
         _nearest(ask, lambda other: any(not c.why_not for c in choose_from(lines, found, other, **known)))
     picked = _table(choices, ask)
     grey = " Grey lines cannot be taken, for the reason that stands there." if any(c.why_not for c in choices) else ""
-    st.caption(f"{words.RULES[ask.bottleneck]}{grey}")
+    st.caption(f"{words.RULES[ask.bottleneck]}{grey} {_AT_THE_LEFT}")
     _take(picked)
     with st.expander("What it needs on the card", icon=":material/memory:"):
         _bytes(choices, ask)
@@ -221,7 +225,7 @@ def _table(choices: list[Choice], ask: Ask) -> list[Choice]:
 
 def _wide(cells: pd.Series, least: int, most: int) -> int:
     """Pixels of a column in which its longest cell is not cut, within limits."""
-    return min(most, max(least, 18 + round(6.7 * max(map(len, cells), default=0))))
+    return min(most, max(least, 18 + round(6.4 * max(map(len, cells), default=0))))
 
 
 def _behind(choices: list[Choice], ask: Ask) -> str:

@@ -41,6 +41,7 @@ def render(page: Page, say: Callable[[str], None]) -> None:
         return
     _origin(rows)
     _picture(page, rows)
+    st.caption("Nothing at the left changes what was recorded on a GPU.")
     with st.expander("What was aimed at, and what was reached", icon=":material/flag:"):
         _targets(rows)
     if any(row.method == "model" for row in rows):
