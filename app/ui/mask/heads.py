@@ -23,7 +23,8 @@ _SHORT = {
     "Entropy of dense attention": "Entropy",
     "Attention on the first tokens": "First, %",
 }
-"""Half a page holds six columns only with short headings; pointing at one gives its whole name."""
+"""The page beside the similar heads holds six columns only with short headings; pointing at one gives the whole."""
+_NARROW = 64
 _ORDER = {"high": "Highest first", "low": "Lowest first"}
 
 
@@ -48,7 +49,7 @@ def render(page: Page, trace: Trace, layer: int) -> None:
     ):
         head_grid(data, key="head_grid", on_pick=choose)
     _missing(page, trace)
-    left, right = st.columns(2, gap="large")
+    left, right = st.columns([1.7, 1], gap="medium")
     with left:
         _finder(trace, have)
     with right:
@@ -118,7 +119,7 @@ def _finder(trace: Trace, have: list) -> None:
     for notice in notices:
         st.caption(plain(notice))
     measure = MEASURES[field]
-    st.caption(f"{measure.meaning} First are heads of which one can say: {getattr(measure, way or 'high')}.")
+    st.caption(f"{measure.meaning} Sorted by: {getattr(measure, way or 'high')}.")
     order = ranked(trace, field, highest=way != "low")
     rows = pd.DataFrame({"Layer": [at[0] for at in order], "Head": [at[1] for at in order]})
     for each in have:
@@ -155,6 +156,7 @@ def _table(rows: pd.DataFrame, units: dict[str, str], *, key: str, order: list[t
         )
         for name, unit in units.items()
     }
+    columns |= {name: st.column_config.NumberColumn(width=_NARROW) for name in ("Layer", "Head")}
     st.dataframe(
         rows,
         key=key,
