@@ -10,7 +10,7 @@ import streamlit as st
 
 from analysis.captions import what_ran
 from analysis.heads import MEASURES, Measure, ranked, recorded, scale, similar, values
-from app.ui import links, runs, sidebar
+from app.ui import links, runs
 from app.ui.export import document, saveable
 from app.ui.grid import Panel, grid_data, head_grid, part
 from app.ui.guard import plain
@@ -67,6 +67,9 @@ def panels_of(trace: Trace, have: Sequence[Measure]) -> list[Panel]:
 
 def choose(layer: int, head: int) -> None:
     """Select a layer and head in the sidebar (a callback)."""
+    # The sidebar's report draws this tab's panels: at the top, each would import the other.
+    from app.ui import sidebar
+
     st.session_state["layer"] = layer
     st.session_state["head"] = str(head)
     sidebar.forget_given_head()
