@@ -229,7 +229,8 @@ class Variant:
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        if cls.name:
+        # A name of its own: what only bends a variant for a while is none.
+        if cls.__dict__.get("name"):
             VARIANTS[cls.name] = cls
 
     def __post_init__(self) -> None:

@@ -13,7 +13,7 @@ from benchmarks.gpu_focus_decode_checks import check_all
 from focus_core.cache import Memo
 from focus_core.kernels.focus.listed import listed_attention
 from tests.kernels.cases import make
-from tests.kernels.interpreted_decode import CASES
+from tests.kernels.interpreted_lists import CASES
 
 ROOT = Path(__file__).resolve().parents[2]
 IN_MODELS = ("greedy", "beams", "turns and a cut")
@@ -22,7 +22,7 @@ IN_MODELS = ("greedy", "beams", "turns and a cut")
 @pytest.fixture(scope="module")
 def results():
     done = subprocess.run(
-        [sys.executable, "-m", "tests.kernels.interpreted_decode"],
+        [sys.executable, "-m", "tests.kernels.interpreted_lists"],
         cwd=ROOT,
         env={**os.environ, "TRITON_INTERPRET": "1"},
         capture_output=True,

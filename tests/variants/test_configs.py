@@ -100,3 +100,13 @@ def test_a_token_cannot_join_more_groups_than_there_are(name, field):
     with pytest.raises(InvalidInput, match=rf"{field} is 5, and there are 4 groups"):
         make(name, {"groups": 4, field: 5})
     make(name, {"groups": 4, field: 4})
+
+
+def test_what_only_bends_a_variant_takes_no_ones_place():
+    known = dict(VARIANTS)
+
+    class Bent(VARIANTS["window"]):
+        pass
+
+    assert Bent.name == "window"
+    assert known == VARIANTS
