@@ -13,7 +13,7 @@ def pytest_collection_modifyitems(items):
     """A second chance: two browsers, two servers and their tests share two cores, and a wait may end too soon."""
     for item in items:
         if item.path.parent == Path(__file__).parent:
-            item.add_marker(pytest.mark.flaky(reruns=1))
+            item.add_marker(pytest.mark.flaky(reruns=2))
 
 
 # Playwright keeps an event loop while it runs, which tests outside this folder could not start theirs beside.
