@@ -10,7 +10,7 @@ from tests.browser.serving import chromium
 
 
 def pytest_collection_modifyitems(items):
-    """A second chance: two browsers, two servers and their tests share two cores, and a wait may end too soon."""
+    """Two more tries: two browsers, two servers and their tests share two cores, and a wait may end too soon."""
     for item in items:
         if item.path.parent == Path(__file__).parent:
             item.add_marker(pytest.mark.flaky(reruns=2))
