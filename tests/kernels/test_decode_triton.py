@@ -1,11 +1,5 @@
 """The decode kernels of SFA, Slim attention and MLA, interpreted on the CPU, against references; and their refusals."""
 
-import json
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 import torch
 
@@ -16,22 +10,12 @@ from focus_core.kernels.ready import launch
 from focus_core.kernels.sfa import encode, sfa_attention
 from focus_core.kernels.slim import Turned, slim_attention
 from tests.kernels.interpreted_decode import CASES
-
-ROOT = Path(__file__).resolve().parents[2]
+from tests.kernels.interpreting import interpreted
 
 
 @pytest.fixture(scope="module")
 def results():
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.kernels.interpreted_decode"],
-        cwd=ROOT,
-        env={**os.environ, "TRITON_INTERPRET": "1"},
-        capture_output=True,
-        text=True,
-        timeout=280,
-    )
-    assert done.returncode == 0, done.stderr[-3_000:]
-    return {row["name"]: row for row in map(json.loads, done.stdout.splitlines())}
+    return interpreted("interpreted_decode")
 
 
 @pytest.mark.parametrize("name", CASES)

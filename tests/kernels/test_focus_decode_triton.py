@@ -1,11 +1,5 @@
 """Focus's decoding by lists of each group's keys, interpreted on the CPU: alone and inside ``generate()``."""
 
-import json
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 import torch
 
@@ -14,23 +8,14 @@ from focus_core.cache import Memo
 from focus_core.kernels.focus.listed import listed_attention
 from tests.kernels.cases import make
 from tests.kernels.interpreted_lists import CASES
+from tests.kernels.interpreting import interpreted
 
-ROOT = Path(__file__).resolve().parents[2]
 IN_MODELS = ("greedy", "beams", "turns and a cut")
 
 
 @pytest.fixture(scope="module")
 def results():
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.kernels.interpreted_lists"],
-        cwd=ROOT,
-        env={**os.environ, "TRITON_INTERPRET": "1"},
-        capture_output=True,
-        text=True,
-        timeout=280,
-    )
-    assert done.returncode == 0, done.stderr[-3_000:]
-    return {row["name"]: row for row in map(json.loads, done.stdout.splitlines())}
+    return interpreted("interpreted_lists")
 
 
 @pytest.mark.parametrize("name", CASES)

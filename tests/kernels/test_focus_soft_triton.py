@@ -1,11 +1,5 @@
 """The soft gates' Triton kernels, interpreted on the CPU, against the plain formula; and when they refuse."""
 
-import json
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 import torch
 
@@ -14,22 +8,12 @@ from focus_core.errors import InvalidInput, NotAvailable, Unsupported
 from focus_core.kernels.focus.soft import LogAgreement, soft_attention
 from focus_core.kernels.focus.triton_soft import soft_refusal
 from tests.kernels.interpreted_soft import _SMALL, CASES
-
-ROOT = Path(__file__).resolve().parents[2]
+from tests.kernels.interpreting import interpreted
 
 
 @pytest.fixture(scope="module")
 def results():
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.kernels.interpreted_soft"],
-        cwd=ROOT,
-        env={**os.environ, "TRITON_INTERPRET": "1"},
-        capture_output=True,
-        text=True,
-        timeout=280,
-    )
-    assert done.returncode == 0, done.stderr[-3_000:]
-    return {row["name"]: row for row in map(json.loads, done.stdout.splitlines())}
+    return interpreted("interpreted_soft")
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -3,12 +3,6 @@
 flash-attn-4 runs on a GPU only: elsewhere plain PyTorch stands in for it, and what surrounds it is tested.
 """
 
-import json
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 import torch
 
@@ -21,22 +15,12 @@ from focus_core.kernels.focus.graphed import Graphed
 from focus_core.kernels.focus.triton import pieces, tiles, triton_refusal
 from tests.kernels.cases import make
 from tests.kernels.interpreted import CASES
-
-ROOT = Path(__file__).resolve().parents[2]
+from tests.kernels.interpreting import interpreted
 
 
 @pytest.fixture(scope="module")
 def results():
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.kernels.interpreted"],
-        cwd=ROOT,
-        env={**os.environ, "TRITON_INTERPRET": "1"},
-        capture_output=True,
-        text=True,
-        timeout=280,
-    )
-    assert done.returncode == 0, done.stderr[-3_000:]
-    return {row["name"]: row for row in map(json.loads, done.stdout.splitlines())}
+    return interpreted("interpreted")
 
 
 @pytest.mark.parametrize("name", CASES)

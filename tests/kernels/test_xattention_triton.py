@@ -1,11 +1,5 @@
 """XAttention's GPU kernels: interpreted on the CPU against the specification; and when they refuse."""
 
-import json
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 import torch
 
@@ -16,22 +10,12 @@ from focus_core.kernels.block_sparse.triton_applies import flash_refusal, triton
 from focus_core.kernels.xattention import xattention_block_mask, xattention_scores
 from focus_core.kernels.xattention.triton.applies import scoring_refusal
 from tests.kernels.interpreted_xattention import CASES
-
-ROOT = Path(__file__).resolve().parents[2]
+from tests.kernels.interpreting import interpreted
 
 
 @pytest.fixture(scope="module")
 def results():
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.kernels.interpreted_xattention"],
-        cwd=ROOT,
-        env={**os.environ, "TRITON_INTERPRET": "1"},
-        capture_output=True,
-        text=True,
-        timeout=280,
-    )
-    assert done.returncode == 0, done.stderr[-3_000:]
-    return {row["name"]: row for row in map(json.loads, done.stdout.splitlines())}
+    return interpreted("interpreted_xattention")
 
 
 @pytest.mark.parametrize("name", CASES)
