@@ -1,0 +1,129 @@
+"""Images: Fashion-MNIST from Debian's package, the few that ship, scikit-learn's digits, and a person's own."""
+
+from __future__ import annotations
+
+import gzip
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from focus_core.assets import DATA
+from focus_core.errors import InvalidInput, NotAvailable
+
+if TYPE_CHECKING:
+    import torch
+
+NAMES = (
+    "T-shirt", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot",
+)  # fmt: skip
+DIGITS = tuple("0123456789")
+SHIPPED = DATA / "vision" / "fashion-test.npz"
+DEBIAN = Path("/usr/share/datasets/fashion-mnist")
+MEAN, SPREAD = 0.286, 0.353
+"""Of Fashion-MNIST's training pixels, from 0 to 1; used for all images."""
+BLACK = -MEAN / SPREAD
+"""A black pixel after normalising."""
+_FILES = {"train": "train", "test": "t10k"}
+
+
+def normalise(images: np.ndarray | torch.Tensor) -> torch.Tensor:
+    """uint8 images [batch, side, side] to what a model takes: [batch, 1, side, side] in float32."""
+    import torch
+
+    given = torch.tensor(images) if isinstance(images, np.ndarray) else images
+    return ((given.float() / 255 - MEAN) / SPREAD).unsqueeze(1)
+
+
+def fashion_mnist(split: str, folder: str | Path | None = None) -> tuple[np.ndarray, np.ndarray]:
+    """Fashion-MNIST (Zalando, MIT).
+
+    Args:
+        split: ``train`` (60,000) or ``test`` (10,000).
+        folder: where the four idx.gz files are; by default where Debian's package puts them.
+
+    Returns:
+        Images [n, 28, 28] uint8 and labels [n] int64.
+
+    Raises:
+        NotAvailable: the files are not there.
+        InvalidInput: there is no such split, or a file is damaged.
+    """
+    if split not in _FILES:
+        raise InvalidInput(f"There is no split {split!r}.", "There are train and test.")
+    place = Path(folder or DEBIAN)
+    images, labels = (place / f"{_FILES[split]}-{kind}-ubyte.gz" for kind in ("images-idx3", "labels-idx1"))
+    if not (images.is_file() and labels.is_file()):
+        raise NotAvailable(
+            f"Fashion-MNIST is not in {place}.",
+            "apt-get install dataset-fashion-mnist puts it in /usr/share/datasets; or name a folder with its files.",
+        )
+    x, y = _idx(images), _idx(labels)
+    if x.ndim != 3 or len(x) != len(y):
+        raise InvalidInput(f"{images} does not hold images for the labels in {labels}.")
+    return x, y.astype(np.int64)
+
+
+def shipped_images() -> tuple[np.ndarray, np.ndarray, tuple[str, ...]]:
+    """The test images that ship, balanced by class: uint8 [n, 28, 28], labels [n], the classes' names."""
+    with np.load(SHIPPED) as stored:
+        return stored["images"], stored["labels"].astype(np.int64), NAMES
+
+
+def digits() -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """scikit-learn's 1,797 digits: training images uint8 [n, 8, 8] and labels, then every fifth for the test."""
+    from sklearn.datasets import load_digits
+
+    found: Any = load_digits()
+    images, labels = (found.images * (255 / 16)).astype(np.uint8), found.target.astype(np.int64)
+    test = np.arange(len(labels)) % 5 == 0
+    return images[~test], labels[~test], images[test], labels[test]
+
+
+def prepare_image(image: Any, side: int = 28) -> torch.Tensor:
+    """A person's image as a model takes it: grey, light on black, [1, 1, side, side].
+
+    The data show garments light on black. An image whose border is light is inverted; it is cut to the middle square.
+
+    Args:
+        image: a PIL image, or an array [h, w] or [h, w, 3 or 4] of 0 to 255.
+        side: of the result, pixels.
+
+    Raises:
+        InvalidInput: not an image.
+    """
+    from PIL import Image
+
+    if not isinstance(image, Image.Image):
+        array = np.asarray(image)
+        if array.ndim not in (2, 3) or 0 in array.shape or (array.ndim == 3 and array.shape[2] not in (3, 4)):
+            raise InvalidInput(f"An array of shape {array.shape} is no image.", "Give [h, w] or [h, w, 3 or 4].")
+        image = Image.fromarray(np.clip(array, 0, 255).astype(np.uint8))
+    if image.mode in ("RGBA", "LA", "P"):
+        layer = image.convert("RGBA")
+        image = Image.alpha_composite(Image.new("RGBA", layer.size, "white"), layer)
+    grey = np.asarray(image.convert("L"))
+    h, w = grey.shape
+    cut = min(h, w)
+    top, left = (h - cut) // 2, (w - cut) // 2
+    grey = grey[top : top + cut, left : left + cut]
+    border = np.concatenate([grey[0], grey[-1], grey[:, 0], grey[:, -1]])
+    if np.median(border) > 127:
+        grey = 255 - grey
+    small = Image.fromarray(grey).resize((side, side), Image.Resampling.BOX if cut > side else Image.Resampling.BICUBIC)
+    return normalise(np.asarray(small)[None])
+
+
+def _idx(path: Path) -> np.ndarray:
+    try:
+        raw = gzip.decompress(path.read_bytes())
+    except (OSError, EOFError) as error:
+        raise InvalidInput(f"{path} cannot be read: {error}.") from None
+    if len(raw) < 4 or raw[:3] != b"\0\0\x08":
+        raise InvalidInput(f"{path} is not an idx file of bytes.")
+    axes = raw[3]
+    shape = tuple(int.from_bytes(raw[4 + 4 * i : 8 + 4 * i], "big") for i in range(axes))
+    body = np.frombuffer(raw, np.uint8, offset=4 + 4 * axes)
+    if body.size != int(np.prod(shape)):
+        raise InvalidInput(f"{path} is cut short: {body.size} bytes for a shape of {shape}.")
+    return body.reshape(shape)
