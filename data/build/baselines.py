@@ -19,57 +19,16 @@ import json
 import os
 import shutil
 import sys
-import time
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
 from data.build.baseline_lines import BUDGET, LINES, RESULTS, WORK, eval_command, folder, path_of, said, train_command
+from focus_core.experiments.worker import perform, start
 from focus_core.jobs.files import read_json, write_json
 
 ROOT = Path(__file__).resolve().parents[2]
-
-
-def perform(arguments: list[str], log: str) -> float:
-    """Run one command of focus_core in this process; what it prints goes to a file. Gives the seconds."""
-    from focus_core.cli import main
-
-    _keep_models()
-    began = time.monotonic()
-    with open(log, "w", encoding="utf-8") as file, contextlib.redirect_stdout(file), contextlib.redirect_stderr(file):
-        code = main(arguments)
-    _free()
-    if code:
-        last = Path(log).read_text(encoding="utf-8").strip().splitlines()[-1:]
-        raise RuntimeError(f"exit code {code}: {' '.join(last)}")
-    return round(time.monotonic() - began, 1)
-
-
-def _keep_models() -> None:
-    """A model is opened once a process, and not once a command."""
-    from focus_core.models import loading
-
-    if hasattr(loading.load_model, "kept"):
-        return
-    real, kept = loading.load_model, {}
-
-    def load_model(
-        name: str, *, device: Any = None, dtype: Any = None, progress: Any = None, cancel: Any = None
-    ) -> Any:
-        if (name, device, dtype) not in kept:
-            kept[name, device, dtype] = real(name, device=device, dtype=dtype, progress=progress, cancel=cancel)
-        return kept[name, device, dtype]
-
-    load_model.kept = kept  # type: ignore[attr-defined]
-    loading.load_model = load_model
-
-
-def _free() -> None:
-    import torch
-
-    if torch.cuda.is_available():
-        torch.cuda.empty_cache()
 
 
 def choose(name: str, budget: dict[str, Any]) -> dict[str, Any]:
@@ -250,13 +209,6 @@ class Run:
             self._trained(name)
 
 
-def _start(gpu: str, threads: int) -> None:
-    if gpu:
-        os.environ["CUDA_VISIBLE_DEVICES"] = gpu
-    os.environ["OMP_NUM_THREADS"] = str(threads)
-    os.environ.setdefault("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
-
-
 def main() -> None:
     """See the module's text."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -284,7 +236,7 @@ def main() -> None:
     spawn = get_context("spawn")
     with contextlib.ExitStack() as stack:
         pools = [
-            stack.enter_context(ProcessPoolExecutor(args.workers, spawn, initializer=_start, initargs=(gpu, 2)))
+            stack.enter_context(ProcessPoolExecutor(args.workers, spawn, initializer=start, initargs=(gpu, 2)))
             for gpu in args.gpus.split(",")
         ]
         run = Run(args.only, pools, args.workers, budget)

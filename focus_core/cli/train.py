@@ -36,7 +36,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--text",
         default=NOVELS,
         help=f"a shipped text's name or a file, whose last tenth is held back for validation; {NOVELS} (default): "
-        "the five training novels, validated on their held-back slice",
+        f"the five training novels, validated on their held-back slice; '{NOVELS} + NAME + ...': other texts besides, "
+        "whole, with the same validation",
     )
     parser.add_argument(
         "--out",
@@ -160,8 +161,11 @@ def _fit(kind: str, loaded: Any, ids: Any, chosen: TrainSettings, out: Path, nam
 def _texts(name: str) -> tuple[str, str | None, str]:
     from focus_core.assets import load_text, training_text, validation_text
 
-    if name == NOVELS:
-        return training_text(), validation_text(), "five Austen novels without the validation slice"
+    first, *others = (part.strip() for part in name.split("+"))
+    if first == NOVELS:
+        besides = [load_text(other) for other in others]
+        told = ["five Austen novels without the validation slice", *(text.name for text in besides)]
+        return "\n\n\n".join([training_text(), *(text.text for text in besides)]), validation_text(), "; ".join(told)
     text = load_text(name)
     return text.text, None, text.name
 

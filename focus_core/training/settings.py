@@ -70,6 +70,14 @@ class TrainSettings:
         1.0,
         "sfa and latent: weight of the error against dense attention beside the language model's loss",
     )
+    freeze_centroids: bool = option(
+        False, "router (control): the random centroids stay where they start, and the projections alone are trained"
+    )
+    distil: float = option(
+        0.0,
+        "share of the loss that is the divergence from the dense model's next-token distribution instead of the text's "
+        "own next token; 1 = the text's is not used",
+    )
     steps: int = option(550, "optimizer steps")
     context: int = option(4096, "tokens a window")
     batch: int = option(2, "windows a forward pass")
@@ -126,6 +134,8 @@ class TrainSettings:
             )
         if not self.output_weight >= 0:
             raise InvalidInput(f"Training setting output_weight is {self.output_weight}.", "It can be 0 or more.")
+        if not 0 <= self.distil <= 1:
+            raise InvalidInput(f"Training setting distil is {self.distil}.", "It can be from 0 to 1.")
         if self.rotary < 0 or self.rotary % 2:
             raise InvalidInput(
                 f"Training setting rotary is {self.rotary}.", "It can be 0, 2, 4 and so on: whole pairs."

@@ -36,19 +36,31 @@ _FIT_WINDOWS = 8
 class RoutedModel(nn.Module):
     """Base model and adapter in one module whose forward is called, so that gradients are all-reduced."""
 
-    def __init__(self, base: nn.Module, adapter: Adapter) -> None:
+    def __init__(self, base: nn.Module, adapter: Adapter, distil: float = 0.0) -> None:
         super().__init__()
-        self.base, self.adapter = base, adapter
+        self.base, self.adapter, self.distil = base, adapter, distil
 
     def forward(
         self, ids: torch.Tensor, variant: Variant, meter: LoadMeter | OutputError | None = None
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Mean next-token loss of ``ids`` (B, N) with the variant in the model, and the meter's loss (0 without)."""
-        from focus_core.retrofit import retrofit
+        """Mean next-token loss of ``ids`` (B, N) with the variant in the model, and the meter's loss (0 without).
 
+        A share ``distil`` of it is the divergence KL(dense || variant) of the next-token distributions.
+        """
+        from focus_core.retrofit import retrofit
+        from focus_core.training.distil import divergence
+
+        dense = None
+        if self.distil:
+            with torch.no_grad(), retrofit(self.base, make("dense")):
+                dense = self.base(input_ids=ids, use_cache=False).logits[:, :-1]
         with retrofit(self.base, variant, adapter=self.adapter, recorder=meter):
-            logits = self.base(input_ids=ids, use_cache=False).logits[:, :-1].float()
-        loss = F.cross_entropy(logits.flatten(0, 1), ids[:, 1:].flatten())
+            logits = self.base(input_ids=ids, use_cache=False).logits[:, :-1]
+        loss = torch.zeros((), device=logits.device)
+        if self.distil < 1:
+            loss = (1 - self.distil) * F.cross_entropy(logits.float().flatten(0, 1), ids[:, 1:].flatten())
+        if dense is not None:
+            loss = loss + self.distil * divergence(dense, logits)
         penalty = None if meter is None else meter.take_loss()
         return loss, torch.zeros_like(loss) if penalty is None else penalty
 
@@ -76,11 +88,13 @@ def new_adapter(facts: Any, settings: TrainSettings, model: nn.Module | None = N
     if settings.kind == "temperature":
         return FarTemperature(FarTemperatureConfig(facts.layers))
     routers = facts.kv_heads if settings.router_per_kv_head else 1
-    return Router(
+    router = Router(
         RouterConfig(
             facts.layers, facts.hidden_size, settings.groups, settings.dim, routers, settings.form, settings.seed
         )
     )
+    router.centroids.requires_grad_(not settings.freeze_centroids)
+    return router
 
 
 def train(
@@ -136,7 +150,7 @@ def train(
         state = found
     elif settings.kind == "latent" or (settings.kind == "sfa" and settings.maps == "balanced"):
         adapter.load_state_dict(_fitted(loaded.model, training_ids, settings).state_dict())
-    routed, optimizer = accelerator.prepare(RoutedModel(loaded.model, adapter), optimizer)
+    routed, optimizer = accelerator.prepare(RoutedModel(loaded.model, adapter, settings.distil), optimizer)
     meter = _meter(adapter, settings)
     validator = _Validator(loaded, adapter, validation_ids, settings)
     if state["dense_ppl"] is None:

@@ -1,0 +1,77 @@
+"""``run``: experiment files; what is done is skipped, and what was stopped goes on where it was."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Any
+
+from focus_core.cli.output import rows
+from focus_core.errors import FocusError
+
+SUMMARY = "run experiment files: train and measure what is missing, on one or more devices"
+_SHOWN = ("model", "variant", "text", "context", "ppl", "ppl_se", "dense_ppl", "kept_pairs")
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """See ``focus_core/experiments/plan.py`` for the files."""
+    parser.add_argument("files", nargs="+", metavar="FILE", help="experiment files (TOML); see experiments/")
+    parser.add_argument("--list", action="store_true", help="show what is done and missing and its cost; run nothing")
+    parser.add_argument("--only", nargs="+", default=[], metavar="WORD", help="only tasks whose name holds a word")
+    parser.add_argument("--gpus", default="", metavar="N,N", help="numbers of GPUs (default: as torch finds)")
+    parser.add_argument("--workers", type=int, default=1, metavar="N", help="processes a device (default 1)")
+    parser.add_argument("--seconds", type=float, metavar="S", help="end cleanly after so long; a later run goes on")
+    parser.add_argument("--work", default="build/experiments", metavar="DIR", help="adapters, logs and locks")
+    parser.add_argument("--results", default="data/results", metavar="DIR", help="results (default data/results)")
+
+
+def run(args: argparse.Namespace) -> dict[str, Any]:
+    """Run what is missing, or list it.
+
+    Raises:
+        FocusError: something failed; the rest was done.
+    """
+    from focus_core.experiments.plan import left, read_plan
+    from focus_core.jobs.files import read_json
+
+    work = Path(args.work)
+    tasks = read_plan(args.files, work, Path(args.results))
+    if args.only:
+        chosen = [task for task in tasks if any(word in task.name for word in args.only)]
+        needed = {task.needs.name for task in chosen if task.needs}
+        tasks = [task for task in tasks if task in chosen or task.name in needed]
+    if args.list:
+        return {"tasks": left(tasks)}
+    from focus_core.experiments.runner import run_plan
+
+    document = run_plan(
+        tasks,
+        work,
+        gpus=args.gpus.split(","),
+        workers=args.workers,
+        seconds=args.seconds,
+        told=lambda line: print(line, file=sys.stderr, flush=True),
+    )
+    if document["failed"]:
+        first = next(iter(document["failed"].items()))
+        raise FocusError(
+            f"{len(document['failed'])} of {len(tasks)} tasks failed; the first, {first[0]}: {first[1]}",
+            f"Their logs are in {work / 'logs'}.",
+        )
+    found = [(task.name, read_json(task.place)) for task in tasks if task.asked is None]
+    document["results"] = [{"name": name} | {key: r[key] for key in _SHOWN} for name, r in found if r]
+    return document
+
+
+def table(document: dict[str, Any]) -> str:
+    """The tasks, or the results that are there."""
+    if "tasks" in document:
+        listed = document["tasks"]
+        body = [[t["task"], "done" if t["done"] else "missing", t["seconds"]] for t in listed]
+        missing = [t for t in listed if not t["done"]]
+        cost = sum(t["seconds"] or 0 for t in missing)
+        return rows(["task", "is", "seconds"], body) + f"\n{len(missing)} of {len(listed)} missing, about {cost:,.0f} s"
+    body = [[r["name"], r["ppl"], r["ppl_se"], r["dense_ppl"], r["kept_pairs"]] for r in document["results"]]
+    end = f"{len(document['made'])} made, {len(document['left'])} left, {document['seconds']} s"
+    return rows(["result", "perplexity", "se", "dense", "pairs kept"], body) + f"\n{end}"

@@ -1,0 +1,202 @@
+"""What an experiment file asks for: the commands that train and measure, where each one's work lies, and what is left.
+
+A file is TOML::
+
+    about = "one sentence"
+    model = "smollm2"
+    prefix = "frontier"                 # results are PREFIX-LINE[-sSEED][-SET]-TEXT-CONTEXT.json
+    train = {steps = 300}               # options of `train` that every trained line starts from
+    measure = {texts = ["persuasion"], contexts = [4096], windows = 8, dtype = "bfloat16"}
+
+    [[line]]
+    name = "directed-k16"
+    variant = "focus"
+    train = {groups = 16}               # left out: nothing is trained
+    adapter = "smollm2-directed-k16"    # or an adapter that is there
+    seeds = [0, 1]                      # of training
+    sets = {q2 = {query_topk = 2}}      # settings of the variant, each measured under its name
+    measure = {contexts = [8192]}       # what differs from the file's
+    seconds = {train = 70, eval = 4}    # expected, for --list
+"""
+
+from __future__ import annotations
+
+import shlex
+import tomllib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from focus_core.errors import InvalidInput
+from focus_core.jobs.files import read_json, write_json
+
+RECORD, CONFIG = "training_record.json", "focus_config.json"
+_FILE = {"about", "model", "prefix", "train", "measure", "line"}
+_LINE = {"name", "variant", "train", "adapter", "seeds", "sets", "measure", "seconds"}
+_MEASURE = {"texts", "contexts", "windows", "batch", "dtype", "probes"}
+_KEPT = (
+    "model revision variant config adapter adapter_parameters served ppl ppl_se nll nll_diff nll_se dense_ppl tokens "
+    "kept_pairs leak flips context windows window_tokens text text_hash dtype dense_by_definition seconds environment"
+)
+"""Fields of an evaluation that a result keeps: windows, layers and buckets would make a grid large."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """One command.
+
+    Attributes:
+        name: unique in a plan; a result's file stem, or ``train-`` and the adapter's.
+        arguments: of ``python -m focus_core``.
+        place: the file or the adapter's folder that it makes.
+        rank: what goes first; that of its line.
+        seconds: expected; None where nobody said.
+        needs: the training task whose adapter it reads.
+        asked: the training settings that the adapter's record must show; None for an evaluation.
+    """
+
+    name: str
+    arguments: tuple[str, ...]
+    place: Path
+    rank: int
+    seconds: float | None = None
+    needs: Task | None = None
+    asked: dict[str, Any] | None = None
+
+    @property
+    def command(self) -> str:
+        """The command as a person types it."""
+        return shlex.join(["python", "-m", "focus_core", *self.arguments])
+
+    def done(self) -> bool:
+        """Whether its work is there, whole.
+
+        Raises:
+            InvalidInput: what is there was made by another command.
+        """
+        if self.asked is None:
+            found = read_json(self.place)
+            if found is not None and found.get("command") != self.command:
+                raise InvalidInput(f"{self.place} holds another measurement.", "Rename the line, or move the file.")
+            return found is not None
+        config = read_json(self.place / CONFIG)
+        if config is None:
+            return False
+        record = read_json(self.place / RECORD) or {}
+        settings = config["record"].get("settings")
+        if settings is None:
+            return True
+        changed = [name for name, value in self.asked.items() if name in settings and settings[name] != value]
+        if changed:
+            raise InvalidInput(
+                f"{self.place} holds an adapter with other settings ({', '.join(changed)}).",
+                "Rename the line, or delete the folder.",
+            )
+        return bool(record.get("step") == settings["steps"])
+
+    def finish(self, raw: Path) -> None:
+        """Write the result from the evaluation's whole document, small."""
+        document = read_json(raw)
+        kept = {name: document[name] for name in _KEPT.split()} | {"command": self.command}
+        if self.needs is not None:
+            record = read_json(self.needs.place / CONFIG)["record"]
+            names = ("step", "tokens", "seconds", "served_validation_ppl", "dense_validation_ppl", "trained_parameters")
+            kept["training"] = {"command": self.needs.command} | {n: record[n] for n in names if n in record}
+        write_json(self.place, kept, indent=1)
+        raw.unlink()
+
+
+def read_plan(files: Sequence[str | Path], work: Path, results: Path) -> list[Task]:
+    """Every task of these files, in the order in which they should be done.
+
+    Args:
+        files: experiment files.
+        work: folder of the adapters that are trained.
+        results: folder of the results.
+
+    Raises:
+        InvalidInput: a file that cannot be read, an unknown field, or two tasks of one name.
+    """
+    tasks: list[Task] = []
+    for file in files:
+        tasks += _tasks(Path(file), work, results, len(tasks))
+    names = [task.name for task in tasks]
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise InvalidInput(f"{twice[0]} is asked for twice.", "Give every line, set and text a name of its own.")
+    return tasks
+
+
+def _tasks(file: Path, work: Path, results: Path, rank: int) -> list[Task]:
+    try:
+        document = tomllib.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise InvalidInput(f"{file} cannot be read as TOML: {error}.") from None
+    _known(document, _FILE, str(file))
+    found: list[Task] = []
+    for line in document.get("line", []):
+        where = f"{file}, line {line.get('name')!r}"
+        _known(line, _LINE, where)
+        if not {"name", "variant"} <= set(line):
+            raise InvalidInput(f"{where} has no name or no variant.")
+        measure = {**document.get("measure", {}), **line.get("measure", {})}
+        _known(measure, _MEASURE, where)
+        rank += 1
+        for seed in line.get("seeds", [0]) if "train" in line else [None]:
+            name = line["name"] + (f"-s{seed}" if seed else "")
+            trained = None
+            if seed is not None:
+                options = {**document.get("train", {}), **line["train"], "seed": seed}
+                trained = _train(document, name, options, work, rank, line.get("seconds", {}).get("train"))
+                found.append(trained)
+            found += _evals(document, line, name, measure, trained, results, rank)
+    return found
+
+
+def _train(document: dict, name: str, options: dict, work: Path, rank: int, seconds: float | None) -> Task:
+    place = work / f"{Path(document['model']).name}-{name}"
+    given: list[str] = []
+    for key, value in options.items():
+        flag = key.replace("_", "-")
+        given += (
+            ([f"--{flag}"] if value else [f"--no-{flag}"]) if isinstance(value, bool) else [f"--{flag}", f"{value}"]
+        )
+    arguments = ("train", "--model", document["model"], *given, "--out", str(place))
+    asked = {key.replace("-", "_"): value for key, value in options.items() if key != "kind"}
+    return Task(f"train-{name}", arguments, place, rank, seconds, asked=asked)
+
+
+def _evals(
+    document: dict, line: dict, name: str, measure: dict, trained: Task | None, results: Path, rank: int
+) -> list[Task]:
+    found = []
+    adapter = str(trained.place) if trained else line.get("adapter")
+    for label, settings in line.get("sets", {"": {}}).items():
+        for context in measure.get("contexts", [1024]):
+            for text in measure.get("texts", ["persuasion"]):
+                parts = [document["prefix"], name, label, Path(text).stem.replace(" ", "-"), str(context)]
+                stem = "-".join(part for part in parts if part)
+                arguments = ["eval", "--model", document["model"], "--variant", line["variant"]]
+                arguments += [part for key, value in settings.items() for part in ("--set", f"{key}={value}")]
+                arguments += ["--adapter", adapter] if adapter else []
+                arguments += ["--text", text, "--context", str(context)]
+                for option in ("windows", "batch", "dtype"):
+                    arguments += [f"--{option}", str(measure[option])] if option in measure else []
+                arguments += [] if measure.get("probes") else ["--no-probes"]
+                seconds = line.get("seconds", {}).get("eval")
+                found.append(Task(stem, tuple(arguments), results / f"{stem}.json", rank, seconds, trained))
+    return found
+
+
+def _known(given: dict, names: set[str], where: str) -> None:
+    if wrong := sorted(set(given) - names):
+        raise InvalidInput(f"{where} has no field {wrong[0]!r}.", f"There are {', '.join(sorted(names))}.")
+
+
+def left(tasks: Sequence[Task]) -> list[dict[str, Any]]:
+    """What ``--list`` shows: every task, whether it is done, and the seconds that a missing one is expected to take."""
+    rows = []
+    for task in tasks:
+        done = task.done()
+        rows.append({"task": task.name, "done": done, "seconds": 0 if done else task.seconds, "command": task.command})
+    return rows

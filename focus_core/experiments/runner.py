@@ -1,0 +1,138 @@
+"""Runs a plan on a pool of processes a device; what is done is skipped, and what was stopped goes on."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+from focus_core.experiments.plan import Task
+from focus_core.experiments.worker import ELSEWHERE, STOPPED, perform_once, start
+
+_WORKER_THREADS = 2
+_LOOK_AGAIN = 1.0
+"""Seconds between looks at what another process is at."""
+
+
+def run_plan(
+    tasks: Sequence[Task],
+    work: Path,
+    *,
+    gpus: Sequence[str] = ("",),
+    workers: int = 1,
+    seconds: float | None = None,
+    told: Callable[[str], None] = lambda line: None,
+) -> dict[str, Any]:
+    """Do what is missing of a plan.
+
+    Args:
+        tasks: of ``read_plan``.
+        work: folder of logs and locks.
+        gpus: numbers of devices, each with its own processes; '' stands for what torch finds.
+        workers: processes a device.
+        seconds: after so many, nothing starts and what runs is interrupted: a training run leaves a checkpoint and a
+            measurement its windows.
+        told: called with one line for every task that ended.
+
+    Returns:
+        Names: ``made``, ``failed`` (with the reason), ``left``; and the ``seconds`` it took.
+    """
+    began = time.monotonic()
+    deadline = None if seconds is None else time.time() + seconds
+    with contextlib.ExitStack() as stack:
+        pools = [
+            stack.enter_context(
+                ProcessPoolExecutor(workers, get_context("spawn"), initializer=start, initargs=(gpu, _WORKER_THREADS))
+            )
+            for gpu in gpus
+        ]
+        run = _Run(tasks, work, [pool for _ in range(workers) for pool in pools], deadline, told)
+        run.go()
+    return {
+        "made": run.made,
+        "failed": run.failed,
+        "left": [task.name for task in tasks if task.name not in run.failed and not task.done()],
+        "seconds": round(time.monotonic() - began, 1),
+    }
+
+
+class _Run:
+    def __init__(
+        self,
+        tasks: Sequence[Task],
+        work: Path,
+        free: list[ProcessPoolExecutor],
+        deadline: float | None,
+        told: Callable[[str], None],
+    ) -> None:
+        self.work, self.free, self.deadline, self.told = work, free, deadline, told
+        self.waiting = [task for task in tasks if not task.done()]
+        self.running: dict[Future, tuple[Task, ProcessPoolExecutor]] = {}
+        self.made: list[str] = []
+        self.failed: dict[str, str] = {}
+        for folder in ("logs", "locks", "raw"):
+            (work / folder).mkdir(parents=True, exist_ok=True)
+
+    def go(self) -> None:
+        while (self.waiting and not self._late()) or self.running:
+            ready = [] if self._late() else [task for task in self.waiting if self._ready(task)]
+            for task in ready[: len(self.free)]:
+                self._begin(task)
+            if not self.running:
+                if not any(self._ready(task) for task in self.waiting):
+                    return
+                continue
+            elsewhere = [self._end(f) for f in wait(self.running, return_when=FIRST_COMPLETED).done]
+            if any(elsewhere):
+                time.sleep(_LOOK_AGAIN)
+
+    def _late(self) -> bool:
+        return self.deadline is not None and time.time() >= self.deadline
+
+    def _ready(self, task: Task) -> bool:
+        return task.needs is None or task.needs.done()
+
+    def _raw(self, task: Task) -> Path:
+        return self.work / "raw" / f"{task.name}.json"
+
+    def _begin(self, task: Task) -> None:
+        self.waiting.remove(task)
+        pool = self.free.pop(0)
+        arguments = list(task.arguments)
+        if task.asked is None:
+            arguments += ["--json", str(self._raw(task))]
+        log, lock = self.work / "logs" / f"{task.name}.log", self.work / "locks" / f"{task.name}.lock"
+        future = pool.submit(perform_task, task, arguments, str(log), str(lock), str(self._raw(task)), self.deadline)
+        self.running[future] = (task, pool)
+
+    def _end(self, future: Future) -> bool:
+        """Take note of a task that ended; whether another process is at it."""
+        task, pool = self.running.pop(future)
+        self.free.append(pool)
+        try:
+            found = future.result()
+        except Exception as error:
+            self.failed[task.name] = f"{type(error).__name__}: {str(error)[:300]}"
+            self.told(f"FAILED {task.name}: {self.failed[task.name]}")
+            return False
+        if found == ELSEWHERE:
+            self.waiting.append(task)
+            return True
+        if found == STOPPED:
+            self.told(f"stopped {task.name}")
+            return False
+        self.made.append(task.name)
+        self.told(f"{task.name}: {found} s")
+        return False
+
+
+def perform_task(
+    task: Task, arguments: list[str], log: str, lock: str, raw: str, deadline: float | None
+) -> float | str:
+    """One task in a worker's process; a result is written under the same lock."""
+    finish = None if task.asked is not None else lambda: task.finish(Path(raw))
+    return perform_once(arguments, log, lock, task.done, deadline, finish)

@@ -1,0 +1,105 @@
+"""Runs of experiments: never twice at once, stopped without loss, gone on with, skipped when done."""
+
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from focus_core.assets import DATA
+from focus_core.cli import main, train
+from focus_core.experiments import runner, worker
+from focus_core.experiments.plan import read_plan
+from focus_core.jobs.files import read_json
+from focus_core.models import loading
+
+FILE = f"""
+model = "{DATA / "models" / "tiny-novels"}"
+prefix = "t"
+measure = {{texts = ["brown fiction"], contexts = [64], windows = 2, dtype = "float32"}}
+[[line]]
+name = "a"
+variant = "focus"
+[line.train]
+text = "brown fiction"
+groups = 4
+query_topk = 1
+window = 8
+steps = 100000
+context = 64
+batch = 1
+validate_every = 5
+validation_windows = 1
+[[line]]
+name = "w"
+variant = "window"
+sets = {{8 = {{window = 8}}}}
+"""
+
+
+@pytest.fixture
+def tasks(tmp_path):
+    (tmp_path / "x.toml").write_text(FILE)
+    for folder in ("logs", "locks", "raw"):
+        (tmp_path / "work" / folder).mkdir(parents=True)
+    return read_plan([tmp_path / "x.toml"], tmp_path / "work", tmp_path)
+
+
+def test_a_training_run_that_is_stopped_goes_on_where_it_was(tasks, tmp_path, monkeypatch):
+    monkeypatch.setattr(loading, "load_model", loading.load_model)
+    seen = []
+
+    def stop(metrics: dict) -> None:
+        seen.append(metrics["step"])
+        if metrics["step"] % 3 == 0:
+            signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(train, "_print_validation", stop)
+    names = [str(tmp_path / name) for name in ("log", "lock", "raw")]
+    for _ in range(2):
+        assert runner.perform_task(tasks[0], list(tasks[0].arguments), *names, time.time() + 100) == worker.STOPPED
+    assert seen == [1, 2, 3, 4, 5, 6]
+    assert not tasks[0].done()
+
+
+def test_what_runs_at_the_deadline_is_interrupted(tmp_path, monkeypatch):
+    monkeypatch.setattr(worker, "perform", lambda arguments, log: time.sleep(30))
+    began = time.monotonic()
+    assert worker.perform_once([], "", str(tmp_path / "lock"), lambda: False, time.time() + 0.1) == worker.STOPPED
+    assert time.monotonic() - began < 10
+
+
+def test_a_command_that_another_process_is_at_is_left_alone(tmp_path, monkeypatch):
+    ran = []
+    monkeypatch.setattr(worker, "perform", lambda arguments, log: ran.append(arguments) or 1.0)
+    lock = tmp_path / "lock"
+    code = "import sys, time; from pathlib import Path; from focus_core.experiments.worker import held\n"
+    code += "with held(Path(sys.argv[1])): print('mine', flush=True); time.sleep(60)"
+    other = subprocess.Popen([sys.executable, "-c", code, str(lock)], stdout=subprocess.PIPE)
+    try:
+        other.stdout.readline()
+        assert worker.perform_once([], "", str(lock), lambda: False, None) == worker.ELSEWHERE
+    finally:
+        other.kill()
+        other.wait()
+        other.stdout.close()
+    assert ran == []
+    assert worker.perform_once([], "", str(lock), lambda: False, None) == 1.0
+    assert worker.perform_once([], "", str(lock), lambda: True, None) == 0.0
+    assert ran == [[]]
+
+
+def test_a_plan_runs_once_and_a_failure_stops_only_what_needs_it(tasks, tmp_path, capsys):
+    (tmp_path / "x.toml").write_text(FILE.replace("groups = 4", "groups = 4\nkind = 'lora'\nthrough = 'nothing'"))
+    command = ["run", str(tmp_path / "x.toml"), "--work", str(tmp_path / "work"), "--results", str(tmp_path)]
+    assert main(command) == 1
+    assert "1 of 3 tasks failed; the first, train-a" in capsys.readouterr().err
+    found = read_json(tmp_path / "t-w-8-brown-fiction-64.json")
+    assert found["ppl"] > 1
+    assert 0 < found["kept_pairs"] < 1
+    assert found["command"].startswith("python -m focus_core eval")
+    assert main([*command, "--only", "t-w"]) == 0
+    assert "0 made, 0 left" in capsys.readouterr().out
+    assert main([*command, "--list"]) == 0
+    assert "2 of 3 missing" in capsys.readouterr().out
