@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,7 +15,8 @@ from focus_core.vision.config import ViTConfig
 if TYPE_CHECKING:
     from focus_core.vision.vit import ViT
 
-FOLDER = DATA / "vision" / "models"
+FOLDER = Path(os.environ.get("FOCUS_LAB_VISION_MODELS") or DATA / "vision" / "models")
+"""Where weights are looked for; the environment may name another folder, such as that of one's own training."""
 
 
 @dataclass(frozen=True)
