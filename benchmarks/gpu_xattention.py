@@ -106,7 +106,8 @@ def measure(one: Inputs, about: dict[str, Any], repeats: int, flex: bool, given:
         if name in ("triton", "flash") and given is None:
             for each in FORMS:
                 runs[f"whole_{each}_{name}"] = functools.partial(_whole, way, each, q, k, v)
-    times, failed = interleaved(runs, repeats, device)
+    graphs = [*kernels, *(name for name in runs if name.startswith(("whole_own", "select_own")))]
+    times, failed = interleaved(runs, repeats, device, tuple(graphs) if given is None else ())
     middle = {name: statistics.median(found) for name, found in times.items()}
     kernels = [name for name in kernels if name in times]
     best = min(kernels, key=middle.__getitem__)
@@ -129,7 +130,7 @@ def measure(one: Inputs, about: dict[str, Any], repeats: int, flex: bool, given:
     for name in ways:
         if name in times:
             row[f"{name}_speed"] = ratio(times[best], times[name]) * row["densities"][form]
-    for name in [name for name in times if name.startswith("whole_")]:
+    for name in [name for name in times if name.startswith("whole_") and not name.endswith("_graph")]:
         each = name.split("_")[1]
         row[f"speedup_{name[6:]}"] = ratio(times[best], times[name])
         row[f"share_of_limit_{name[6:]}"] = row[f"speedup_{name[6:]}"] * row["densities"][each]
@@ -166,11 +167,23 @@ def totals(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
                 row |= {"select_share": sums[f"select_{form}"] / sums[best], "speedup": sums[best] / whole}
                 row |= {"pair_limit": 1 / kept, "share_of_limit": sums[best] / whole * kept}
                 row["stages_ms"] = {"select": sums[f"select_{form}"], "attend": whole - sums[f"select_{form}"]}
+                row |= _as_graphs(sums, f"whole_{form}_{way}", kernels)
                 row["error"] = max(one["errors"][way] for one in some)
                 if extra := [one[f"extra_over_qkvo_{way}"] for one in some if f"extra_over_qkvo_{way}" in one]:
                     row["extra_over_qkvo"] = max(extra)
                 found.append(row)
     return found
+
+
+def _as_graphs(sums: dict[str, float], whole: str, kernels: list[str]) -> dict[str, Any]:
+    """The same with everything inside CUDA graphs, where that was timed."""
+    dense = {name: sums[f"{name}_graph"] for name in kernels if f"{name}_graph" in sums}
+    if f"{whole}_graph" not in sums or not dense:
+        return {}
+    best = min(dense, key=dense.__getitem__)
+    row: dict[str, Any] = {f"{name}_graph_ms": {"median": ms} for name, ms in dense.items()}
+    row |= {"ms_graph": {"median": sums[f"{whole}_graph"]}, "baseline_graph": best}
+    return row | {"speedup_graph": dense[best] / sums[f"{whole}_graph"], "select_graph_ms": sums["select_own_graph"]}
 
 
 _OF_A_LENGTH = ("tokens", "heads", "kv", "dim", "stride", "threshold", "repeats", "activations", "rope")

@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from benchmarks.gpu_focus_prefill import graphed
 from focus_core.benchmark.prefill import rotated
 from focus_core.kernels.block_sparse import block_sparse_attention
 from focus_core.kernels.block_sparse.triton_lists import list_blocks
@@ -34,14 +35,18 @@ def milliseconds(run: Callable[[], Any], device: str) -> float:
     return start.elapsed_time(stop)
 
 
-def interleaved(runs: dict[str, Callable[[], Any]], repeats: int, device: str) -> tuple[dict, dict[str, str]]:
-    """Times of every run that works, and the reasons of those that do not."""
+def interleaved(
+    runs: dict[str, Callable[[], Any]], repeats: int, device: str, graphs: tuple[str, ...] = ()
+) -> tuple[dict[str, list[float]], dict[str, str]]:
+    """Times of every run that works, and the reasons of those that do not; those in ``graphs`` as CUDA graphs too."""
     failed = {}
     for name in list(runs):
         try:
             runs[name]()
             if device == "cuda":
                 torch.cuda.synchronize()
+                if name in graphs:
+                    runs[f"{name}_graph"] = graphed(runs[name])
         except Exception as problem:
             failed[name] = f"{type(problem).__name__}: {problem}"[-400:]
             del runs[name]
@@ -76,35 +81,6 @@ def dense_runs(q: Any, k: Any, v: Any) -> dict[str, Callable[[], Any]]:
         return runs
     turned = tuple(x.transpose(1, 2) for x in (q, k, v))
     return {"fa4": lambda: flash_attn_func(*turned, causal=True)[0].transpose(1, 2)} | runs
-
-
-def flash_masked(q: Any, k: Any, v: Any, mask: Any) -> Any:
-    """flash-attn-4 told of no causality: the row's own block alone is masked, by a function of the pair."""
-    from flash_attn.cute.block_sparsity import BlockSparseTensorsTorch
-    from flash_attn.cute.interface import flash_attn_func
-
-    lists = list_blocks(mask, q.shape[2], k.shape[2], BLOCK, True, None)
-    sparse = BlockSparseTensorsTorch(
-        mask_block_cnt=lists.edges,
-        mask_block_idx=lists.own(q.shape[2], k.shape[2], BLOCK),
-        full_block_cnt=lists.counts,
-        full_block_idx=lists.columns[..., : mask.shape[3]],
-        block_size=(BLOCK, BLOCK),
-    )
-    turned = (x.transpose(1, 2) for x in (q, k, v))
-    out = flash_attn_func(*turned, mask_mod=_not_later(), pack_gqa=False, block_sparse_tensors=sparse)[0]
-    return out.transpose(1, 2)
-
-
-@functools.cache
-def _not_later() -> Any:
-    import cutlass.cute as cute
-
-    @cute.jit
-    def not_later(batch, head, query, key, lengths, tensors):
-        return key <= query
-
-    return not_later
 
 
 class Flex:
@@ -153,6 +129,5 @@ def sparse_ways(flex: bool) -> dict[str, Callable[..., Any]]:
     ways: dict[str, Callable[..., Any]] = {
         "triton": functools.partial(block_sparse_attention, backend="triton"),
         "flash": functools.partial(block_sparse_attention, backend="flash"),
-        "flash_masked": flash_masked,
     }
     return ways | ({"flex": Flex("TRITON"), "flex_flash": Flex("FLASH")} if flex else {})

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import functools
+from typing import Any
+
 from focus_core.errors import NotAvailable, Unsupported
 from focus_core.kernels.block_sparse.triton_applies import flash_refusal
 from focus_core.kernels.focus.triton.applies import machine_refusal
@@ -30,34 +33,42 @@ def block_sparse_flash(q, k, v, block_mask, *, block, causal, first, scale, soft
 def flash_pass(q, k, v, lists, block: int, scale: float, return_lse: bool):
     """The attention of every row of blocks, causal inside its own block; ``lists`` from ``list_blocks``.
 
-    The kernel is told that the call is causal: it then takes the longest rows of blocks first.
+    Where queries and keys are the same tokens, the kernel is not told that the call is causal, for it would mask every
+    kept block: a function of the pair masks the row's own block, and all others are taken whole.
     """
     from flash_attn.cute.block_sparsity import BlockSparseTensorsTorch
     from flash_attn.cute.interface import flash_attn_func
 
-    room = -(-k.shape[2] // block)
-    heads = q.shape[1]
-    own = lists.own(q.shape[2], k.shape[2], block)
+    after_others = k.shape[2] > q.shape[2]
+    counts, edges, columns = lists.counts, lists.edges, lists.columns
+    if counts.shape[1] not in (1, q.shape[1]):
+        counts, edges, columns = (x.repeat_interleave(q.shape[1] // x.shape[1], 1) for x in (counts, edges, columns))
     sparse = BlockSparseTensorsTorch(
-        mask_block_cnt=lists.edges,
-        mask_block_idx=own,
-        full_block_cnt=lists.counts,
-        full_block_idx=lists.columns[..., :room],
+        mask_block_cnt=edges,
+        mask_block_idx=lists.own(q.shape[2], k.shape[2], block),
+        full_block_cnt=counts,
+        full_block_idx=columns[..., : -(-k.shape[2] // block)],
         block_size=(block, block),
     )
-    if lists.counts.shape[1] not in (1, heads):
-        sparse = sparse._replace(
-            **{
-                name: getattr(sparse, name).repeat_interleave(heads // lists.counts.shape[1], 1)
-                for name in ("mask_block_cnt", "full_block_cnt", "full_block_idx")
-            }
-        )
     out, lse = flash_attn_func(
         *(x.transpose(1, 2) for x in (q, k, v)),
         softmax_scale=scale,
-        causal=True,
+        causal=after_others,
+        mask_mod=None if after_others else _not_later(),
         pack_gqa=False,
         block_sparse_tensors=sparse,
         return_lse=return_lse,
     )[:2]
     return (out.transpose(1, 2), lse) if return_lse else out.transpose(1, 2)
+
+
+@functools.cache
+def _not_later() -> Any:
+    """Whether a key is no later than a query, in flash-attn-4's language; both count from the first token."""
+    import cutlass.cute as cute
+
+    @cute.jit
+    def not_later(batch, head, query, key, lengths, tensors):
+        return key <= query
+
+    return not_later

@@ -21,7 +21,7 @@ class PassTile:
     keys: int
     warps: int
     stages: int
-    sort: bool = True
+    sort: bool = False
 
 
 def pass_tile(dtype: torch.dtype, widest: int) -> PassTile:

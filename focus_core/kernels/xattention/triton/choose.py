@@ -93,5 +93,5 @@ def choose_blocks(
         *(sums if scores is None else scores).stride()[:3], *bits.stride()[:3],
         sums.shape[1], sums.shape[2], tops.shape[2], row_low, own_from, some.shape[1],
         EACH=each, PER=per, CAUSAL=causal, SCORED=scores is not None, CHOSEN=mask is not None, BLOCKS=size,
-        num_warps=min(16, max(1, size // 256)),
+        num_warps=min(16, max(1, size // 1024)),
     )  # fmt: skip
