@@ -33,6 +33,9 @@ _NAMES = {
     "compare_text": "text of the perplexity",
     "compare_tab": "tab",
     "compare_gpu": "picture",
+    "claims_one": "claim",
+    "claims_method": "method",
+    "claims_verdict": "verdict",
     "cache_tab": "tab",
     "cache_lines": "measured cache",
     "cache_prompt": "number of tokens read",
@@ -194,15 +197,16 @@ def write(key: str, value: str) -> None:
 
 
 def rewrite(page: str) -> None:
-    """Put back what was written before, without which another page's address begins; not what is Compare's alone."""
+    """Put back what was written before, without which another page's address begins; not what is one page's alone."""
     for key, value in st.session_state.get("_written", {}).items():
         if _belongs(key, page):
             _put(key, value)
 
 
 def _belongs(key: str, page: str) -> bool:
-    """Whether a parameter may stand in a page's address; Compare's many are its own."""
-    return page == "compare" or not key.startswith("compare_")
+    """Whether a parameter may stand in a page's address; Compare's many are its own, and so is the opened claim."""
+    owner = key.partition("_")[0]
+    return owner not in ("compare", "claims") or page == owner
 
 
 def send_again(page: str) -> None:

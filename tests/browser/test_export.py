@@ -163,6 +163,7 @@ STOPS = {
     "compare?compare_view=Measure": (["compare_frontier", "compare_speed"], None),
     "compare?compare_tab=Soft+to+hard+gate": (["gates_figure"], None),
     "compare?compare_tab=Memory": (["compare_memory"], None),
+    "claims?claims_one=xattention-antidiagonal": (["claims_bars", "claims_series"], None),
 }
 """Where figures are: the Save menus of each place, and what makes them appear."""
 SHOWN = """[...document.querySelectorAll("[class*='_saveable']")].filter((e) => e.checkVisibility())
