@@ -91,7 +91,8 @@ def plan() -> list[Run]:
 
 def digits_plan() -> list[Run]:
     """The runs on digits: the full operator beside rank 12 and softmax."""
-    return [Run("digits", arm, seed) for seed in range(3) for arm in ("softmax", "G3B", "full")]
+    runs = [Run("digits", arm, seed) for seed in range(3) for arm in ("softmax", "G3B", "full")]
+    return [*runs, *(Run("digits", "softmax", 0, rate) for rate in RATES)]
 
 
 def work(queue: Any, folder: str, data: str | None, gpu: str | None, until: float, changes: dict[str, Any]) -> None:
@@ -179,13 +180,13 @@ def measure(args: argparse.Namespace, batch: int = 512) -> dict[str, Any]:
     from focus_core.vision.records import memory_by_rank, step_cost
 
     device = f"cuda:{args.gpus.split(',')[0]}" if args.gpus else "cpu"
-    quick = {} if args.gpus else {"steps": 2, "warm": 1}
+    quick: dict[str, Any] = {} if args.gpus else {"steps": 2, "warm": 1}
     rows = [
         {"size": size, "arm": arm} | step_cost(PRESETS[size].with_attention(**ARMS[arm]), device, batch, **quick)
         for size, arms in (("tiny", TINY), ("small", SMALL))
         for arm in arms
     ]
-    ranks = memory_by_rank(device, **({} if args.gpus else {"batch": 1, "ranks": (2,), **quick}))
+    ranks = memory_by_rank(device) if args.gpus else memory_by_rank(device, 1, (2,), **quick)
     return {"steps": rows, "memory_by_rank": ranks}
 
 

@@ -105,7 +105,9 @@ def _train(args: argparse.Namespace) -> dict[str, Any]:
     if recipe.epochs < 1:
         raise InvalidInput(f"--epochs is {recipe.epochs}.", "It can be 1 or more.")
     if len(images.train) < 2 * recipe.validation:
-        recipe = dataclasses.replace(recipe, validation=len(images.train) // 5, batch=min(recipe.batch, 100))
+        recipe = dataclasses.replace(
+            recipe, validation=len(images.train) // 5, batch=min(recipe.batch, max(len(images.train) // 4, 1))
+        )
     config = dataclasses.replace(PRESETS[args.size], attention=_attention(args))
     out = Path(args.out)
     with stop_request() as cancel:

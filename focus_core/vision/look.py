@@ -62,7 +62,8 @@ def look(model: ViT, images: torch.Tensor, attention: AttentionConfig | None = N
 
     if len(images) != 1:
         raise InvalidInput(f"There are {len(images)} images.", "Give one.")
-    maps, counts = [], []
+    maps: list[torch.Tensor] = []
+    counts: list[float] = []
     with torch.no_grad():
         logits = model(
             images, watch=lambda layer, w, scores, v: maps.append(w.float()), counts=counts, attention=attention

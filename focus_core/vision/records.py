@@ -32,7 +32,8 @@ def maps_record(model: ViT, images: torch.Tensor, batch: int = 250) -> dict[str,
     """
     mass, rolled, plain, heads, negative, sums = [], [], [], [], [], []
     for i in range(0, len(images), batch):
-        given, maps = fit(images[i : i + batch], model.config), []
+        given = fit(images[i : i + batch], model.config)
+        maps: list[torch.Tensor] = []
         model(given, watch=lambda layer, w, scores, v, maps=maps: maps.append(w.float()))
         weights, cover = torch.stack(maps, 1), coverage(given, model.config.patch)
         by_head = object_mass(weights[:, :, :, 0, 1:], cover)

@@ -113,6 +113,8 @@ def train(
         raise InvalidInput("XAttention is not trained.", "Train softmax, and look at it under XAttention.")
     count = len(images.train) - recipe.validation
     steps = count // recipe.batch
+    if recipe.validation < 1:
+        raise InvalidInput(f"{recipe.validation} images are held out.", "Hold out 1 or more of 5 or more images.")
     if steps < 1:
         raise InvalidInput(f"{count} training images are fewer than a batch of {recipe.batch}.", "Make it smaller.")
     torch.manual_seed(recipe.seed)

@@ -49,13 +49,10 @@ def keep(mass: torch.Tensor, threshold: float) -> torch.Tensor:
 
 
 def kept_pairs(query: torch.Tensor, key: torch.Tensor, config: AttentionConfig, scale: float) -> torch.Tensor:
-    """Which pairs of tokens stay, [batch, heads, N, N] bool; the class token sees and is seen by all.
+    """Which pairs of tokens stay, [batch, heads, N, N] bool; the class token is a token like the others.
 
-    The class token is one row and one column: its answer is what the model reads, as a sink token is in language.
+    Of the last layer only the class token's row of blocks reaches the answer.
     """
     n = query.shape[2]
     chosen = keep(estimate(query, key, config.stride, config.block, scale), config.threshold)
-    pairs = chosen.repeat_interleave(config.block, 2).repeat_interleave(config.block, 3)[:, :, :n, :n].clone()
-    pairs[:, :, 0, :] = True
-    pairs[:, :, :, 0] = True
-    return pairs
+    return chosen.repeat_interleave(config.block, 2).repeat_interleave(config.block, 3)[:, :, :n, :n]
