@@ -211,7 +211,7 @@ def collect(args: argparse.Namespace, runs: list[Run], cost: dict[str, Any] | No
         for path in sorted(folder.glob("*.json")):
             tar.add(path, f"runs/{path.name}")
         tar.add(folder.parent / "summary.json", "summary.json")
-        for size, arm in (*SHIP, ("long", "softmax"), ("digits", "full")):
+        for size, arm in (*SHIP, ("long", "softmax"), ("digits", "softmax"), ("digits", "full")):
             if (folder / f"{size}-{arm}-s0").is_dir():
                 tar.add(folder / f"{size}-{arm}-s0", f"models/{size}-{arm.lower()}")
     return document
