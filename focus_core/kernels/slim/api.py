@@ -9,13 +9,18 @@ import torch
 from focus_core.errors import InvalidInput, NotAvailable, Unsupported
 from focus_core.kernels.checks import check_first_key, check_softcap, scale_of
 from focus_core.kernels.focus.triton import machine_refusal
+from focus_core.kernels.slim.cluster_applies import cluster_machine_refusal, cluster_refusal
 from focus_core.kernels.slim.cpu import slim_values, slim_weights
 from focus_core.kernels.slim.operands import Finish, Operands, work_of
 from focus_core.kernels.slim.reference import slim_reference
 from focus_core.kernels.slim.triton_applies import slim_triton_refusal
 from focus_core.kernels.slim_work import ORDERS
 
-BACKENDS = ("auto", "reference", "cpu", "triton", "flash")
+_REFUSALS = {
+    "triton": (slim_triton_refusal, machine_refusal),
+    "cuda": (cluster_refusal, cluster_machine_refusal),
+}
+BACKENDS = ("auto", "reference", "cpu", "triton", "cuda", "flash")
 
 
 def slim_attention(
@@ -65,7 +70,8 @@ def slim_attention(
             matrices to the sums, of each query, of which only those of a key that is not finished come before; ``auto``
             takes what has fewer operations.
         backend: ``auto``, ``reference`` (the specification, one order), ``cpu`` (any device) or ``triton`` (one new
-            token over a K-cache on a GPU, whose keys are ready or rotated by ``Turned``; forward only).
+            token over a K-cache on a GPU, whose keys are ready or rotated by ``Turned``; forward only) or ``cuda``
+            (the same by clusters of blocks on a Hopper GPU, in fp16 and bf16; compiled on first use).
         return_lse: also return the natural-log log-sum-exp.
 
     Returns:
@@ -75,7 +81,7 @@ def slim_attention(
     Raises:
         InvalidInput: for arguments that do not fit, shown as they are.
         NotAvailable: for a backend that is not on this machine.
-        Unsupported: for a call that the triton backend does not serve, with the reason.
+        Unsupported: for a call that the triton or cuda backend does not serve, with the reason.
     """
     _check(q, state, key_weight, value_weight, key_bias, value_bias, new_key, new_value, key_mask, causal)
     check_first_key(first_key, q.shape[0])
@@ -102,13 +108,18 @@ def slim_attention(
     options: dict[str, Any] = {"scale": scale_of(q, scale), "softcap": softcap}
     if backend == "auto" and q.is_cuda and work_of(operands).order(order) == "weights":
         backend = "triton" if slim_triton_refusal(operands, order) is None else backend
-    if backend == "triton":
-        reason = slim_triton_refusal(operands, order)
+    if backend in ("triton", "cuda"):
+        refusal, machine = _REFUSALS[backend]
+        reason = refusal(operands, order)
         if reason is not None:
-            problem = NotAvailable if machine_refusal(q.device) is not None else Unsupported
+            problem = NotAvailable if machine(q.device) is not None else Unsupported
             raise problem(reason, "backend='auto' works.")
         from focus_core.kernels.slim.triton_decode import slim_decode
 
+        if backend == "cuda":
+            from focus_core.kernels.slim.cluster_decode import cluster_states
+
+            options["states"] = cluster_states
         out, lse = slim_decode(operands, **options)
     elif backend == "reference":
         out, lse = slim_reference(operands, **options)

@@ -9,6 +9,7 @@ then come from the GPU's L2 cache. Memory is read once. A merge and the values' 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -183,14 +184,22 @@ def plan_for(dtype: torch.dtype, width: int, turned: bool) -> Plan:
     return Plan(columns=min(256, padded(width)), chunk=32, rows=2)
 
 
-def slim_decode(o: Operands, *, scale: float, softcap: float | None, plan: Plan | None = None):
-    """Slim attention of one new token by Triton kernels: output and log-sum-exp as in ``slim_attention``."""
-    plan = plan or plan_for(o.q.dtype, o.state.shape[2], o.finish is not None)
+def slim_decode(
+    o: Operands, *, scale: float, softcap: float | None, plan: Plan | None = None, states: Callable | None = None
+):
+    """Slim attention of one new token: output and log-sum-exp as in ``slim_attention``.
+
+    ``states`` sums the past states instead of this module's kernels.
+    """
     past = o.past_keys
     out, lse = torch.zeros_like(o.q), torch.full(o.q.shape[:3], -torch.inf, dtype=torch.float32, device=o.q.device)
     if past:
         assert o.value_weight is not None
-        sums, lse = weighted_states(o, past, scale, softcap, plan)
+        if states is None:
+            plan = plan or plan_for(o.q.dtype, o.state.shape[2], o.finish is not None)
+            sums, lse = weighted_states(o, past, scale, softcap, plan)
+        else:
+            sums, lse = states(o, past, scale, softcap)
         matrices = o.value_weight.unflatten(1, (o.q.shape[1], -1)).transpose(0, 1)
         out = torch.bmm(sums.transpose(0, 1), matrices).transpose(0, 1)[:, :, None]
         if o.value_bias is not None:

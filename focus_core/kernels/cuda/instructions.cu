@@ -1,0 +1,139 @@
+// What the instruction set has and the language has not. No headers: a machine may have none.
+
+typedef unsigned short u16;
+typedef unsigned int u32;
+typedef unsigned long long u64;
+typedef long long i64;
+
+#define INLINE static __device__ __forceinline__
+#define INFINITE __int_as_float(0x7f800000)
+
+extern __shared__ __align__(128) unsigned char room[];
+
+INLINE u32 shared_base() { return static_cast<u32>(__cvta_generic_to_shared(room)); }
+INLINE u32 bits(float x) { return __float_as_uint(x); }
+INLINE float number(u32 x) { return __uint_as_float(x); }
+INLINE bool any(bool x) { return __any_sync(0xffffffffu, x); }
+INLINE void warp_sync() { __syncwarp(); }
+INLINE float other(float x, int mask) { return __shfl_xor_sync(0xffffffffu, x, mask); }
+
+INLINE float highest(float x) {
+#pragma unroll
+  for (int mask = 16; mask > 0; mask /= 2) {
+    const float y = other(x, mask);
+    x = x > y ? x : y;
+  }
+  return x;
+}
+
+INLINE float sum(float x) {
+#pragma unroll
+  for (int mask = 16; mask > 0; mask /= 2) x += other(x, mask);
+  return x;
+}
+
+INLINE float power(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
+#if BF16
+#define KIND "bf16"
+INLINE float low(u32 x) { return number(x << 16); }
+INLINE float high(u32 x) { return number(x & 0xffff0000u); }
+#else
+#define KIND "f16"
+INLINE float low(u32 x) {
+  float y;
+  asm("{.reg .b16 a, b;\nmov.b32 {a, b}, %1;\ncvt.f32.f16 %0, a;}" : "=f"(y) : "r"(x));
+  return y;
+}
+INLINE float high(u32 x) { return low(x >> 16); }
+#endif
+
+INLINE u32 pair(float x, float y) {
+  u32 both;
+  asm("cvt.rn." KIND "x2.f32 %0, %1, %2;" : "=r"(both) : "f"(y), "f"(x));
+  return both;
+}
+
+INLINE u32 load(u32 at) {
+  u32 x;
+  asm volatile("ld.shared.u32 %0, [%1];" : "=r"(x) : "r"(at) : "memory");
+  return x;
+}
+INLINE void load(u32 at, float (&x)[2]) {
+  asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(x[0]), "=f"(x[1]) : "r"(at) : "memory");
+}
+INLINE void store(u32 at, u32 x) { asm volatile("st.shared.u32 [%0], %1;" ::"r"(at), "r"(x) : "memory"); }
+INLINE void store(u32 at, float x) { store(at, bits(x)); }
+INLINE u32 load_global(const u16* from) { return __ldg(reinterpret_cast<const u32*>(from)); }
+INLINE void load_global(const float* from, float (&x)[2]) {
+  asm volatile("ld.global.nc.L1::no_allocate.v2.f32 {%0, %1}, [%2];" : "=f"(x[0]), "=f"(x[1]) : "l"(from));
+}
+INLINE void store_global(float* to, const float* x) {
+  asm volatile("st.global.v2.f32 [%0], {%1, %2};" ::"l"(to), "f"(x[0]), "f"(x[1]) : "memory");
+}
+
+// In the shared memory of block `rank` of the cluster.
+INLINE void store_at(u32 at, u32 rank, u32 x) {
+  u32 there;
+  asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(at), "r"(rank));
+  asm volatile("st.shared::cluster.u32 [%0], %1;" ::"r"(there), "r"(x) : "memory");
+}
+
+INLINE void cluster_arrive() { asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory"); }
+INLINE void cluster_wait() { asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory"); }
+// The warps that compute, without the one that copies.
+INLINE void block_sync() { asm volatile("bar.sync 1, 512;" ::: "memory"); }
+
+INLINE void barrier_init(u32 at, u32 count) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(at), "r"(count) : "memory");
+}
+INLINE void barriers_ready() {
+  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+INLINE void barrier_expect(u32 at, u32 bytes) {
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(at), "r"(bytes) : "memory");
+}
+INLINE void barrier_arrive(u32 at) { asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(at) : "memory"); }
+INLINE void barrier_wait(u32 at, u32 parity) {
+  u32 done = 0;
+  // Seconds, where microseconds are usual: an error is better than a wait without end.
+  for (u32 asked = 0; !done; asked++) {
+    asm volatile(
+        "{.reg .pred p;\nmbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\nselp.u32 %0, 1, 0, p;}"
+        : "=r"(done)
+        : "r"(at), "r"(parity)
+        : "memory");
+    if (asked > 1u << 22) asm volatile("trap;");
+  }
+}
+INLINE void copy(u32 to, const u16* from, u32 bytes, u32 barrier) {
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to), "l"(from),
+      "r"(bytes), "r"(barrier)
+      : "memory");
+}
+
+// Four 8 x 8 matrices, as the products take their left side, and turned over as they take their right side.
+INLINE void matrices(u32 (&x)[4], u32 at) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3])
+               : "r"(at)
+               : "memory");
+}
+INLINE void turned_matrices(u32 (&x)[4], u32 at) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3])
+               : "r"(at)
+               : "memory");
+}
+INLINE void multiply(float (&c)[4], const u32 (&a)[4], const u32* b) {
+  asm volatile("mma.sync.aligned.m16n8k16.row.col.f32." KIND "." KIND ".f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
+               "{%8, %9}, {%0, %1, %2, %3};"
+               : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}

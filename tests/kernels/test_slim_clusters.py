@@ -1,0 +1,83 @@
+"""Slim attention's cluster kernel: what it refuses, how tokens are shared, and the kernel itself where a GPU is."""
+
+import pytest
+import torch
+
+from benchmarks.gpu_slim_clusters import cases, check
+from focus_core.errors import NotAvailable
+from focus_core.kernels.cuda import compiler_refusal
+from focus_core.kernels.slim import Turned, slim_attention
+from focus_core.kernels.slim.cluster_applies import cluster_machine_refusal, shape_refusal
+from focus_core.kernels.slim.cluster_decode import ClusterPlan, shares
+from focus_core.kernels.slim.operands import Operands
+
+ROOM = 232_448
+"""Bytes of shared memory that a block can have on a Hopper GPU."""
+
+
+def operands(heads=8, dim=64, dtype=torch.bfloat16, **changes):
+    width = heads * dim
+    given = dict.fromkeys(("key_weight", "key_bias", "value_bias", "finish", "new_key", "new_value", "first_key"))
+    given |= {"q": torch.zeros(2, heads, 1, dim, dtype=dtype), "state": torch.zeros(2, 40, width, dtype=dtype)}
+    given |= {"value_weight": torch.zeros(width, width, dtype=dtype), "causal": True, "key_mask": None}
+    return Operands(**(given | changes))
+
+
+def test_without_a_hopper_gpu_the_backend_says_so_and_auto_works():
+    q, state, weight = torch.randn(1, 8, 1, 64), torch.randn(1, 30, 512), torch.randn(512, 512)
+    with pytest.raises(NotAvailable, match="Hopper") as caught:
+        slim_attention(q, state, value_weight=weight, backend="cuda")
+    assert caught.value.hint
+    assert slim_attention(q, state, value_weight=weight).isfinite().all()
+
+
+@pytest.mark.parametrize("heads, dim", [(32, 128), (8, 64), (32, 64), (24, 64), (4, 128), (20, 128)])
+def test_whole_blocks_of_columns_are_served_and_fit(heads, dim):
+    assert shape_refusal(operands(heads, dim)) is None
+    assert all(plan.shared(heads, dim) <= ROOM for plan in (ClusterPlan(), ClusterPlan(64, 3)))
+
+
+@pytest.mark.parametrize(
+    "changes, reason",
+    [
+        ({"dtype": torch.float32}, "float16 and bfloat16"),
+        ({"heads": 12}, "not 12 of 64"),
+        ({"heads": 40, "dim": 64}, "not 40 of 64"),
+        ({"heads": 8, "dim": 256}, "not 8 of 256"),
+        ({"key_bias": torch.zeros(512)}, "no bias"),
+        ({"state": torch.zeros(2, 40, 516, dtype=torch.bfloat16)[..., :512]}, "16 bytes"),
+        ({"finish": Turned(torch.ones(1, 30, 32), torch.ones(1, 30, 32))}, "every token"),
+    ],
+)
+def test_what_does_not_suit_is_refused(changes, reason):
+    assert reason in shape_refusal(operands(**changes))
+
+
+@pytest.mark.parametrize(
+    "batch, past, clusters", [(1, 1, 16), (1, 32_767, 16), (16, 32_767, 15), (40, 999, 33), (3, 65, 7)]
+)
+def test_shares_are_whole_tiles_of_all_tokens(batch, past, clusters):
+    splits, per = shares(batch, past, clusters, 32)
+    assert per % 32 == 0
+    assert (splits - 1) * per < past <= splits * per
+
+
+def test_a_sequence_alone_keeps_all_clusters_busy():
+    assert shares(1, 32_767, 16, 32)[0] == 16
+    assert shares(16, 32_767, 16, 32)[0] == 1
+
+
+def test_a_missing_compiler_is_a_reason():
+    if torch.version.cuda is None:
+        assert "CUDA build of torch" in compiler_refusal()
+    else:
+        assert compiler_refusal() is None or "NVRTC" in compiler_refusal()
+
+
+@pytest.mark.skipif(
+    not torch.cuda.is_available() or cluster_machine_refusal(torch.device("cuda", 0)) is not None,
+    reason="needs a Hopper GPU and NVRTC; an emulated machine covers it elsewhere",
+)
+@pytest.mark.parametrize("case", cases()[::3], ids=str)
+def test_the_kernel_agrees_with_the_reference(case):
+    assert check(case)["good"]
