@@ -61,7 +61,7 @@ class Recipe:
     seed: int = 0
 
 
-DIGITS_RECIPE = Recipe(epochs=60, batch=128, flip=False, shift=1, validation=200, warmup=4.0)
+DIGITS_RECIPE = Recipe(epochs=60, batch=128, flip=False, shift=1, validation=200, warmup=4.0, learning_rate=4e-3)
 
 
 @dataclass(frozen=True)
