@@ -227,9 +227,12 @@ def unpack(args: argparse.Namespace) -> None:
     for folder in sorted((found / "models").glob("*")):
         if not folder.name.startswith("long"):
             shutil.copytree(folder, DATA / "vision" / "models" / folder.name, dirs_exist_ok=True)
-    runs = [json.loads(path.read_text()) for path in sorted((found / "runs").glob("*.json"))]
+    document = json.loads((found / "summary.json").read_text())
+    checked = {Path(path).stem for path in (found / "runs").glob("*-lr*.json")}
+    runs = [json.loads(p.read_text()) for p in sorted((found / "runs").glob("*.json")) if p.stem not in checked]
+    places = [run.pop("environment") for run in runs]
+    document |= {"environment": places[0] if places else None, "runs": runs}
     digits = all(run["size"] == "digits" for run in runs)
-    document = json.loads((found / "summary.json").read_text()) | {"runs": runs}
     write_json(DATA / "results" / ("vision-digits.json" if digits else "vision-fashion.json"), document)
 
 

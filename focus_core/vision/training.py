@@ -24,7 +24,7 @@ from focus_core.vision.data import BLACK, normalise
 from focus_core.vision.vit import ViT
 
 Progress = Callable[[float, str], None]
-CURVE = 240
+CURVE = 120
 """Points kept of a loss curve."""
 
 
