@@ -101,14 +101,18 @@ INLINE void barrier_expect(u32 at, u32 bytes) {
 INLINE void barrier_arrive(u32 at) { asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(at) : "memory"); }
 INLINE void barrier_wait(u32 at, u32 parity) {
   u32 done = 0;
-  // Seconds, where microseconds are usual: an error is better than a wait without end.
-  for (u32 asked = 0; !done; asked++) {
+  u64 start = 0, time;
+  while (true) {
     asm volatile(
         "{.reg .pred p;\nmbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\nselp.u32 %0, 1, 0, p;}"
         : "=r"(done)
         : "r"(at), "r"(parity)
         : "memory");
-    if (asked > 1u << 22) asm volatile("trap;");
+    if (done) return;
+    // Four seconds, where microseconds are usual: an error is better than a wait without end.
+    asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(time));
+    if (start == 0) start = time;
+    if (time - start > 4000000000ull) asm volatile("trap;");
   }
 }
 INLINE void copy(u32 to, const u16* from, u32 bytes, u32 barrier) {
