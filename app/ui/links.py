@@ -78,6 +78,13 @@ _NAMES = {
     "xa_mode": "scorer",
     "xa_pattern": "pattern",
     "xa_scope": "place of measurement",
+    "vision_tab": "tab",
+    "vision_left": "left model",
+    "vision_right": "right model",
+    "vision_layer": "layer",
+    "vision_head": "attention head",
+    "vision_show": "choice of row or rollout",
+    "vision_unit": "measure of a weight",
 }
 """Parameters whose controls people know by another name."""
 

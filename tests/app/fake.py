@@ -14,6 +14,7 @@ from focus_core import assets
 from focus_core.errors import FocusError, InvalidInput, TooLarge
 from focus_core.jobs.store import key_of
 from focus_core.variants import VARIANTS, config_fields
+from tests.app import fake_vision
 from tests.app.fake_groups import apply_edits, draw_map
 from tests.app.synthetic import make_dense, make_trace, split
 
@@ -130,6 +131,8 @@ class FakeEngine:
         if kind == "prepare":
             return {"model": request["model"], "facts": {"layers": 4, "heads": 6, "kv_heads": 3}}
         path = self.folder / f"{len(self.jobs)}-{time.time_ns()}.npz"
+        if kind == "vision":
+            return fake_vision.result(request)
         if kind == "map":
             return draw_map(path, request)
         trace = make_trace(

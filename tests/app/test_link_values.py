@@ -5,10 +5,12 @@ from streamlit.testing.v1 import AppTest
 
 from app.ui import links
 from focus_core import assets
-from tests.app import fake
+from focus_core.vision import models
+from tests.app import fake, fake_vision
 from tests.app.opening import MAIN, app, said
 
 NONSENSE = "n*o"
+VISION = ("tab", "left", "right", "image", "layer", "head", "token", "show", "unit")
 SHARED = ("model", "hub", "folder", "text", "variant", "adapter", "set", "layer", "head", "run")
 PAGES = {
     "overview": ({}, ("router", "tok", "picture")),
@@ -43,6 +45,7 @@ PAGES = {
         {"features_tab": "Error by k"},
         ("codes", *(f"features_{n}" for n in ("tab", "k", "select", "sparse", "overlap", "by"))),
     ),
+    "vision": ({}, tuple(f"vision_{n}" for n in VISION)),
     "cache": ({}, tuple(f"cache_{n}" for n in ("tab", "lines", "prompt", "dtype", "run"))),
     "orders": (
         {"cache_tab": "Two orders", "cache_chip": "Another"},
@@ -76,6 +79,7 @@ ALL = [
 def start(monkeypatch, tmp_path):
     """Open a page of the app with a link."""
     monkeypatch.setenv("FOCUS_LAB_CACHE", str(tmp_path))
+    monkeypatch.setattr(models, "FOLDER", fake_vision.write_models(tmp_path / "vision"))
     with app(monkeypatch):
 
         def open_page(page: str, **query: str) -> AppTest:

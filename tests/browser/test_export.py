@@ -4,6 +4,7 @@ import re
 
 import pytest
 
+from tests.app.fake_vision import write_models
 from tests.browser.serving import served
 
 pytestmark = pytest.mark.browser
@@ -163,6 +164,8 @@ STOPS = {
     "compare?compare_view=Measure": (["compare_frontier", "compare_speed"], None),
     "compare?compare_tab=Soft+to+hard+gate": (["gates_figure"], None),
     "compare?compare_tab=Memory": (["compare_memory"], None),
+    "vision": (["vision_picture", "vision_curves"], None),
+    "vision?vision_tab=All+heads": (["vision_heads"], None),
     "claims?claims_one=xattention-antidiagonal": (["claims_bars", "claims_series"], None),
 }
 """Where figures are: the Save menus of each place, and what makes them appear."""
@@ -173,7 +176,9 @@ SHOWN = """[...document.querySelectorAll("[class*='_saveable']")].filter((e) => 
 @pytest.fixture(scope="module")
 def every(tmp_path_factory):
     cache = str(tmp_path_factory.mktemp("cache"))
-    with served(FOCUS_LAB_ENGINE="tests.app.fake_every:make", FOCUS_LAB_CACHE=cache) as url:
+    models = str(write_models(tmp_path_factory.mktemp("models")))
+    engine = "tests.app.fake_every:make"
+    with served(FOCUS_LAB_ENGINE=engine, FOCUS_LAB_CACHE=cache, FOCUS_LAB_VISION_MODELS=models) as url:
         yield url
 
 

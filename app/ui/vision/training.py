@@ -1,0 +1,79 @@
+"""Tab: what training the arms gave: accuracy, parameters, time, memory, loss, and mass on the object."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import streamlit as st
+
+from analysis import vision_training as words
+from app.ui.badges import badge
+from app.ui.figure import plot
+from app.ui.guard import plain
+from app.ui.recorded import documents
+
+PREFIX = "vision-"
+COMMAND = "python -m data.build.vision all --data DIR"
+
+
+def records() -> list[dict[str, Any]]:
+    """The recorded trainings, Fashion-MNIST's first."""
+    found = [d for d in documents(PREFIX) if d.get("summary")]
+    return sorted(found, key=lambda d: "digits" in {row["size"] for row in d["summary"]})
+
+
+def render() -> None:
+    """Draw the tab."""
+    found = records()
+    if not found:
+        st.info(f"No training was recorded on this machine yet: `{COMMAND}` does it.", icon=":material/model_training:")
+        return
+    for place, document in enumerate(found):
+        if place:
+            st.divider()
+        _one(document, "vision" if not place else f"vision_{place + 1}")
+
+
+def _one(document: dict[str, Any], key: str) -> None:
+    note = words.about(document)
+    st.markdown(f"**{plain(words.sentence(document))}**")
+    badge("recorded", note)
+    plot(
+        words.accuracy_figure(document),
+        key=f"{key}_accuracy",
+        alt="Accuracy by attention and size; a dot a seed.",
+        name="Accuracy by attention",
+        rows=lambda: words.table(document),
+        note=note,
+    )
+    st.caption("Diamonds are means over seeds with their standard deviation, dots single seeds, dotted softmax's mean.")
+    st.dataframe(words.table(document), hide_index=True, key=f"{key}_table")
+    size = words.sizes(document)[-1] if words.sizes(document) else ""
+    left, right = st.columns(2, gap="medium")
+    with left:
+        st.markdown(f"**Loss, {size}.** {plain(words.loss_sentence(document, size))}")
+        plot(
+            words.loss_figure(document, size),
+            key=f"{key}_loss",
+            alt="Training loss by step.",
+            name=f"Training loss, {size}",
+            note=note,
+        )
+    with right:
+        st.markdown(f"**Sharper maps?** {plain(words.mass_sentence(document))}")
+        plot(
+            words.mass_figure(document),
+            key=f"{key}_mass",
+            alt="Attention mass on the object by attention.",
+            name="Attention on the object",
+            note=note,
+        )
+    if (document.get("cost") or {}).get("memory_by_rank"):
+        st.markdown(f"**Memory.** {plain(words.rank_sentence(document))}")
+        plot(
+            words.rank_figure(document),
+            key=f"{key}_rank",
+            alt="Peak memory of a training step by rank.",
+            name="Memory by rank",
+            note=note,
+        )
