@@ -292,7 +292,7 @@ def rank_sentence(document: dict[str, Any]) -> str:
 def about(document: dict[str, Any]) -> str:
     """Where it was measured, and how."""
     runs = document.get("runs") or [{}]
-    env = runs[0].get("environment", {})
+    env = document.get("environment") or {}
     said = [str(env[k]) for k in ("time", "device") if env.get(k)]
     return f"{', '.join([*said, str(runs[0].get('precision', ''))]).strip(', ')}; {document.get('command', '')}"
 

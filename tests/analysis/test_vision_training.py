@@ -1,0 +1,122 @@
+"""Words, tables and figures of recorded vision trainings."""
+
+import pytest
+
+from analysis import vision_training as words
+
+
+def run(size, arm, seed, accuracy):
+    return {
+        "name": f"{size}-{arm}-s{seed}",
+        "size": size,
+        "arm": arm,
+        "seed": seed,
+        "rate": 0.002,
+        "accuracy": accuracy,
+        "parameters": 100_000,
+        "tokens": 50,
+        "precision": "bf16 autocast",
+        "model": {"width": 48},
+        "loss": {"step": [0, 10], "loss": [2.3, 0.7]},
+        "loss_spread": {"early": 2.0, "late": 0.7, "roughness": 0.02, "spikes": 0.0},
+        "maps": {"object_mass": {"mean": 0.6, "sd": 0.1}, "uniform_mass": {"mean": 0.5, "sd": 0.1}},
+    }
+
+
+def row(size, arm, accuracy, sd, seeds=3):
+    return {
+        "size": size,
+        "arm": arm,
+        "seeds": seeds,
+        "accuracy": accuracy,
+        "accuracy_sd": sd,
+        "gain": accuracy - 0.9,
+        "parameters": 100_000,
+        "object_mass": 0.6,
+        "object_mass_sd": sd,
+        "roughness": 0.02,
+    }
+
+
+@pytest.fixture
+def document():
+    arms = {"softmax": 0.9, "G3B": 0.91, "G3U": 0.905}
+    cost = {"median": 4.0, "q1": 3.9, "q3": 4.1, "n": 20}
+    ranks = [(None, 2e9), (2, 4e9), (12, 8e9)]
+    return {
+        "command": "python -m data.build.vision all",
+        "environment": {"time": "2026-11-30", "device": "H200"},
+        "summary": [row("tiny", arm, value, 0.001) for arm, value in arms.items()],
+        "runs": [run("tiny", arm, seed, value + seed / 1000) for arm, value in arms.items() for seed in range(3)],
+        "cost": {
+            "steps": [{"size": "tiny", "arm": "softmax", "batch": 512, "step_ms": cost, "peak_memory_bytes": 10**9}],
+            "memory_by_rank": [
+                {"attention": "softmax", "rank": rank, "batch": 32, "step_ms": cost, "peak_memory_bytes": held}
+                for rank, held in ranks
+            ],
+        },
+    }
+
+
+@pytest.mark.parametrize(
+    ("learned", "sd", "seeds", "expected"),
+    [
+        (0.91, 0.001, 3, "a gain beyond two standard errors"),
+        (0.89, 0.001, 3, "a loss beyond two standard errors"),
+        (0.91, 0.02, 3, "within two standard errors"),
+        (0.91, None, 1, "one seed: no spread"),
+    ],
+)
+def test_a_difference_is_judged_by_its_spread(learned, sd, seeds, expected):
+    control, other = row("tiny", "softmax", 0.9, sd, seeds), row("tiny", "G3B", learned, sd, seeds)
+    assert words.verdict(learned - 0.9, control, other) == expected
+
+
+def test_the_sentence_has_both_accuracies_and_their_difference(document):
+    said = words.sentence(document)
+    assert "Tiny: 90.0 % with softmax, 91.0 % with Fourier-KArAt G3B (+1.00 points, a gain beyond" in said
+    assert words.sentence({"summary": []}) == "No size has both softmax and KArAt yet."
+
+
+def test_the_table_leaves_open_what_was_not_measured(document):
+    table = words.table(document).set_index("attention")
+    assert table.loc["softmax", "step"] == "4.00 ms"
+    assert table.loc["softmax", "memory"] == "1.00 GB"
+    assert set(table["step"][1:]) == {"–"}
+    assert table.loc["softmax", "accuracy"] == "90.0 % ± 0.10"
+
+
+def test_figures_hold_every_seed_and_rank(document):
+    dots = [t for t in words.accuracy_figure(document).data if t.marker.size == 7]
+    assert sorted(len(t.x) for t in dots) == [3, 3, 3]
+    assert len(words.loss_figure(document, "tiny").data) == 9
+    assert list(words.rank_figure(document).data[0].x) == [2, 4, 8]
+    assert words.rank_sentence(document) == "A training step takes, of softmax's memory: rank 2 2.00×, rank 12 4.00×."
+    assert "equal weights have 50.0 %" in words.mass_sentence(document)
+
+
+def test_where_it_was_measured_is_said(document):
+    assert words.about(document) == "2026-11-30, H200, bf16 autocast; python -m data.build.vision all"
+
+
+def test_a_run_at_another_rate_is_no_seed(document):
+    document["runs"].append({**run("tiny", "softmax", 0, 0.5), "rate": 0.004})
+    dots = [t for t in words.accuracy_figure(document).data if t.marker.size == 7]
+    assert min(x for t in dots for x in t.x) == 90
+
+
+def test_nothing_recorded_draws_a_sentence():
+    empty = {"summary": [], "runs": [], "cost": None}
+    for fig in (words.accuracy_figure(empty), words.loss_figure(empty, ""), words.rank_figure(empty)):
+        assert fig.layout.annotations[0].text
+
+
+def test_the_fewest_pairs_within_half_a_point_are_named():
+    settings = [(0.5, 0, 0.4, 0.7), (0.9, 1, 0.7, 0.898), (1.0, 0, 1.0, 0.9)]
+    names = ("threshold", "warm_up", "kept_pairs", "accuracy")
+    sweep = [dict(zip(names, values, strict=True)) | {"stride": 4, "block": 16} for values in settings]
+    found = {**run("long", "softmax", 0, 0.9), "xattention": sweep}
+    said = words.sweep_sentence(found)
+    assert said.startswith("With threshold 0.9 and 1 dense first layers, 70.0 % of the pairs give 89.8 %")
+    assert len(words.sweep_figure(found).data) == 2
+    assert len(words.sweep_table(found)) == 3
