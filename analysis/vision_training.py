@@ -7,11 +7,11 @@ A document has ``summary`` (one row a size and arm), ``runs`` (one a training) a
 from __future__ import annotations
 
 import statistics
+from collections.abc import Callable
 from typing import Any
 
 import pandas as pd
 import plotly.graph_objects as go
-from plotly.subplots import make_subplots
 
 from analysis.numbers import NONE, memory, percent, sig3, signed, times
 from analysis.palette import GROUPS, KEPT, LOST
@@ -32,7 +32,16 @@ ARMS = {
     "fractal": "fractal",
     "full": "full operator",
 }
+SHORT = {
+    "G3U": "G3U, shared",
+    "G3B-r2": "G3B, rank 2",
+    "G3B-r4": "G3B, rank 4",
+    "G3B-row": "G3B, simplex",
+    "G3B-rank": "G3B, simplex z",
+    "bspline": "B-splines",
+}
 CURVES = ("softmax", "G3B", "G3U")
+_SYMBOLS = ("circle", "diamond", "square")
 _SIZES = {"tiny": KEPT, "small": LOST, "digits": GROUPS[4]}
 
 
@@ -83,54 +92,75 @@ def _rows(document: dict[str, Any], size: str) -> dict[str, dict[str, Any]]:
 
 
 def accuracy_figure(document: dict[str, Any]) -> go.Figure:
-    """Accuracy by arm, one panel a size; a dot a seed, a bar at the mean, a band round softmax's."""
-    shown = sizes(document)
-    if not shown:
-        return say(quiet(go.Figure(), height=200), "No runs were recorded.")
-    fig = make_subplots(
-        1, len(shown), subplot_titles=[_title(document, size) for size in shown], horizontal_spacing=0.2
-    )
-    most = 1
-    for column, size in enumerate(shown, 1):
-        rows = _rows(document, size)
-        arms = [arm for arm in ARMS if arm in rows][::-1]
-        most = max(most, len(arms))
-        names = [arm_name(arm) for arm in arms]
-        for arm, name in zip(arms, names, strict=True):
-            seeds = [100 * run["accuracy"] for run in _runs(document, size, arm)]
+    """Accuracy of every arm against softmax of the same size: a dot a seed, a diamond at the mean."""
+    fig = _arms_figure(document, "accuracy", "accuracy_sd", lambda size: _control(document, size))
+    if fig.data:
+        for place, size in enumerate(sizes(document)):
+            base, color = _control(document, size), _SIZES.get(size, QUIET)
+            found = [
+                (100 * (run["accuracy"] - base), at)
+                for arm, at in _places(document, place).items()
+                for run in _runs(document, size, arm)
+            ]
             fig.add_scatter(
-                x=seeds,
-                y=[name] * len(seeds),
+                x=[x for x, _ in found],
+                y=[y for _, y in found],
                 mode="markers",
-                marker={"color": QUIET, "size": 7},
+                marker={"color": color, "size": 5, "opacity": 0.6},
                 showlegend=False,
-                hovertemplate="one seed: %{x:.2f} %<extra></extra>",
-                row=1,
-                col=column,
+                hovertemplate="one seed: %{x:+.2f} points<extra></extra>",
             )
+        fig.add_vline(x=0, line_dash="dot", line_color=QUIET)
+        fig.update_xaxes(title_text="points against softmax of the same size")
+    return fig
+
+
+def _control(document: dict[str, Any], size: str) -> float:
+    row = _rows(document, size).get("softmax")
+    return float(row["accuracy"]) if row else 0.0
+
+
+def _shown_arms(document: dict[str, Any]) -> list[str]:
+    known = {row["arm"] for row in document["summary"] if row["size"] in sizes(document)}
+    return [arm for arm in ARMS if arm in known]
+
+
+def _places(document: dict[str, Any], place: int) -> dict[str, float]:
+    """Where an arm of the so-manieth size stands: sizes lie beside each other, so that their bars do not cover."""
+    count = len(sizes(document))
+    return {arm: y + 0.3 * (place - (count - 1) / 2) for y, arm in enumerate(_shown_arms(document))}
+
+
+def _arms_figure(document: dict[str, Any], value: str, sd: str, base: Callable[[str], float]) -> go.Figure:
+    """Means and standard deviations in per cent, less a base; arms downwards, a colour and a symbol a size."""
+    fig, shown = go.Figure(), sizes(document)
+    if not shown:
+        return say(quiet(fig, height=200), "No runs were recorded.")
+    for place, size in enumerate(shown):
+        rows, at, color = _rows(document, size), _places(document, place), _SIZES.get(size, QUIET)
+        arms = [arm for arm in at if arm in rows]
         fig.add_scatter(
-            x=[100 * rows[arm]["accuracy"] for arm in arms],
-            y=names,
-            error_x={"type": "data", "array": [100 * (rows[arm]["accuracy_sd"] or 0) for arm in arms], "thickness": 2},
+            x=[100 * (rows[arm][value] - base(size)) for arm in arms],
+            y=[at[arm] for arm in arms],
+            error_x={"type": "data", "array": [100 * (rows[arm][sd] or 0) for arm in arms], "color": color},
             mode="markers",
-            marker={"color": [QUIET if a == "softmax" else KEPT for a in arms], "size": 12, "symbol": "diamond"},
-            showlegend=False,
-            hovertemplate="%{y}: %{x:.2f} %<extra></extra>",
-            row=1,
-            col=column,
+            name=_title(document, size),
+            marker={"color": color, "size": 11, "symbol": _SYMBOLS[place % len(_SYMBOLS)]},
+            text=[f"{arm_name(arm)}, {size}: {with_sd(rows[arm][value], rows[arm][sd])}" for arm in arms],
+            hovertemplate="%{text}<extra></extra>",
         )
-        if "softmax" in rows:
-            fig.add_vline(x=100 * rows["softmax"]["accuracy"], line_dash="dot", line_color=QUIET, row=1, col=column)
-        fig.update_xaxes(title_text="right on the test images, %", row=1, col=column)
-    return quiet(fig, height=150 + 30 * most)
+    names = _shown_arms(document)
+    quiet(fig, height=130 + 34 * len(names))
+    return fig.update_yaxes(
+        tickvals=list(range(len(names))),
+        ticktext=[SHORT.get(arm, arm) for arm in names],
+        range=[len(names) - 0.4, -0.6],
+    )
 
 
 def _title(document: dict[str, Any], size: str) -> str:
     runs = [run for run in document.get("runs", []) if run["size"] == size]
-    if not runs:
-        return size
-    seeds = max(row["seeds"] for row in _rows(document, size).values())
-    return f"{size}: width {runs[0]['model']['width']}, {seeds} seed{'' if seeds == 1 else 's'}"
+    return f"{size}, width {runs[0]['model']['width']}" if runs else size
 
 
 def _runs(document: dict[str, Any], size: str, arm: str) -> list[dict[str, Any]]:
@@ -212,26 +242,12 @@ def loss_sentence(document: dict[str, Any], size: str) -> str:
 
 def mass_figure(document: dict[str, Any]) -> go.Figure:
     """Attention mass on the object by arm with its spread over seeds, and what equal weights would have."""
-    shown = sizes(document)
-    fig = go.Figure()
-    for size in shown:
-        rows = _rows(document, size)
-        arms = [arm for arm in ARMS if arm in rows][::-1]
-        fig.add_scatter(
-            x=[100 * rows[arm]["object_mass"] for arm in arms],
-            y=[arm_name(arm) for arm in arms],
-            error_x={"type": "data", "array": [100 * (rows[arm]["object_mass_sd"] or 0) for arm in arms]},
-            mode="markers",
-            name=size,
-            marker={"color": _SIZES.get(size, QUIET), "size": 11, "symbol": "circle" if size == "tiny" else "diamond"},
-            hovertemplate="%{y}, " + size + ": %{x:.2f} %<extra></extra>",
-        )
+    fig = _arms_figure(document, "object_mass", "object_mass_sd", lambda size: 0.0)
     if not fig.data:
-        return say(quiet(fig, height=200), "No maps were recorded.")
-    quiet(fig, height=150 + 26 * len({y for trace in fig.data for y in trace.y}))
+        return fig
     if (equal := _equal(document)) is not None:
-        fig.add_vline(x=100 * equal, line_dash="dot", line_color=QUIET, annotation_text="equal weights")
-    return fig.update_xaxes(title_text="attention of the class token on the object's pixels, %")
+        fig.add_vline(x=100 * equal, line_dash="dot", line_color=QUIET)
+    return fig.update_xaxes(title_text="class token's attention on the object, %")
 
 
 def _equal(document: dict[str, Any]) -> float | None:

@@ -46,7 +46,11 @@ def _one(document: dict[str, Any], key: str) -> None:
         rows=lambda: words.table(document),
         note=note,
     )
-    st.caption("Diamonds are means over seeds with their standard deviation, dots single seeds, dotted softmax's mean.")
+    st.caption(
+        "Marks are means over seeds with their standard deviation, small dots single seeds, dotted softmax's mean of "
+        "the same size. G3B: 3 frequencies, rank 12, operators of every layer's own; U: shared by all layers; simplex: "
+        "rows, or the low-rank vector z, projected to be positive with sum 1."
+    )
     st.dataframe(words.table(document), hide_index=True, key=f"{key}_table")
     size = words.sizes(document)[-1] if words.sizes(document) else ""
     left, right = st.columns(2, gap="medium")
