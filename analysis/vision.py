@@ -147,10 +147,11 @@ def number(value: float) -> str:
 
 
 def _a(name: str) -> str:
-    first = name.split("/")[0].strip()
-    if first.lower() in ("trouser", "sandal", "sneaker", "bag", "ankle boot", "dress", "coat", "shirt", "pullover"):
-        return ("an " if first[0].lower() in "aeiou" else "a ") + name.lower()
-    return f"a picture of the class {name}"
+    """A class as one meets it: ``an ankle boot``, ``trousers``, ``an 8``."""
+    if name == "Trouser":
+        return "trousers"
+    said = name if name[:2] == "T-" else name.lower()
+    return f"{'an' if said[0] in 'aeiou8' else 'a'} {said}"
 
 
 def most_negative(looked: Looked, layer: int, head: int) -> int:

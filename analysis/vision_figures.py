@@ -18,7 +18,7 @@ NAMED = 3
 """Keys whose functions are drawn in a colour of their own."""
 FLAT = 6
 """Panels share a scale up to this ratio of their largest values."""
-_COLORS = (KEPT, LOST, GROUPS[5])
+_COLORS = (LOST, GROUPS[15], GROUPS[14])
 
 
 def place_of(token: int, grid: int) -> str:
@@ -63,7 +63,7 @@ def curves_figure(looked: list[Looked], layer: int, head: int, query: int) -> go
             x, own = m.curves.x[layer, head], m.curves.own[layer, head]
             gaps = np.column_stack([own, np.full(len(own), np.nan)]).ravel()
             _line(
-                fig, column, np.tile(np.append(x, np.nan), len(own)), gaps, f"all {len(own)} keys", QUIET, opacity=0.32
+                fig, column, np.tile(np.append(x, np.nan), len(own)), gaps, f"all {len(own)} keys", QUIET, opacity=0.5
             )
             for color, key in zip(_COLORS, most_bent(m.curves, layer, head), strict=False):
                 _line(fig, column, x, own[key], f"key: {place_of(key, m.grid)}", color, width=2.6)

@@ -102,13 +102,16 @@ def _main(
 ) -> list[Looked] | None:
     request = source.request_of(pair, picture)
     job = source.job_of(page, request)
-    until = time.monotonic() + WAIT_SECONDS
+    # A worker that has yet to start needs seconds: then the image is drawn at once.
+    until = time.monotonic() + (WAIT_SECONDS if page.engine.status()["alive"] else 0.0)
     while not job.finished and time.monotonic() < until:
         time.sleep(0.02)
     if job.state != "done":
         with sentence:
             names = " and ".join(info.title for info in pair)
             st.markdown(f"#### {plain(names)} look at the image.")
+        with about:
+            st.caption(plain(picture.title), width="content")
         job_status(page.engine, job.id, key="vision_look", what="the look", session=page.session)
         attention_maps(maps_data(picture.pixels, [], None, grid=shown.grid, unit="", picked=""), key=state.MAPS)
         return None

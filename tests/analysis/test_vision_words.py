@@ -31,6 +31,8 @@ def test_the_answer_names_both_predictions_sums_and_signs(looked):
     assert "Softmax's weights here add up to 1.00 and none is negative" in said
     assert f"KArAt's weights here add up to {words.number(float(row.sum()))}" in said
     assert f"{100 * (row < 0).mean():.1f} % are negative" in said
+    for label, name in ((0, "a T-shirt"), (1, "trousers"), (8, "a bag")):
+        assert words.answer(looked, label, 0, 0, 0).startswith(f"Shown {name}, ")
     assert words.answer(looked, None, 0, 0, 0).startswith("Shown your image, softmax")
 
 
