@@ -116,9 +116,13 @@ def _array(packed: str, dtype: str, shape: tuple[int, ...]) -> np.ndarray:
 
 
 def words_of(kinds: list[str], titles: list[str]) -> list[str]:
-    """What sentences call the models: their attention where it differs, else their titles."""
+    """What sentences call the models: their attention where it differs, else what their titles do not share."""
     short = [KIND_WORDS.get(kind, kind) for kind in kinds]
-    return short if len(set(short)) == len(short) else list(titles)
+    if len(set(short)) == len(short):
+        return short
+    parts = [title.partition(", ") for title in titles]
+    alike = len({first for first, _, _ in parts}) == 1 and all(last for _, _, last in parts)
+    return [last for _, _, last in parts] if alike else list(titles)
 
 
 def answer(looked: list[Looked], truth: int | None, layer: int, head: int, query: int) -> str:

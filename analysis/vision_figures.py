@@ -52,7 +52,9 @@ def curves_figure(looked: list[Looked], layer: int, head: int, query: int) -> go
         horizontal_spacing=0.09,
         subplot_titles=titles,
     )
+    several = sum(m.curves is not None for m in looked) > 1
     for column, m in enumerate(looked, 1):
+        owner = f"{m.word}, " if several else ""
         scores = m.scores[layer, head]
         row = scores[query]
         if m.curves is None:
@@ -66,7 +68,7 @@ def curves_figure(looked: list[Looked], layer: int, head: int, query: int) -> go
                 fig, column, np.tile(np.append(x, np.nan), len(own)), gaps, f"all {len(own)} keys", QUIET, opacity=0.5
             )
             for color, key in zip(_COLORS, most_bent(m.curves, layer, head), strict=False):
-                _line(fig, column, x, own[key], f"key: {place_of(key, m.grid)}", color, width=2.6)
+                _line(fig, column, x, own[key], f"{owner}key: {place_of(key, m.grid)}", color, width=2.6)
             _line(fig, column, x, softmax_of(row, x), "softmax of the same scores", QUIET, dash="dash", width=2)
         counts, edges = np.histogram(scores, BINS, range=(float(x.min()), float(x.max())))
         fig.add_bar(
@@ -84,8 +86,8 @@ def curves_figure(looked: list[Looked], layer: int, head: int, query: int) -> go
         drawn = np.concatenate([np.asarray(trace.y, float) for trace in fig.data if trace.type == "scatter"])
         low, high = min(0.0, float(np.nanmin(drawn))), float(np.nanmax(drawn))
         fig.update_yaxes(range=[low - 0.05 * (high - low), high + 0.05 * (high - low)], row=1)
-    quiet(fig, height=430, bargap=0.05)
-    fig.update_layout(legend={"y": -0.2, "yanchor": "top"}, margin_b=96)
+    quiet(fig, height=450, bargap=0.05)
+    fig.update_layout(legend={"y": -0.26, "yanchor": "top"}, margin_b=110)
     fig.update_yaxes(title_text="adds to its weight", row=1, col=1)
     fig.update_yaxes(title_text="pairs", row=2, col=1, showticklabels=False)
     fig.update_yaxes(showticklabels=False, row=2)
@@ -121,6 +123,8 @@ def _line(
         mode="lines",
         opacity=opacity,
         line={"color": color, "width": 1, **line},
+        legendgroup=name,
+        showlegend=all(trace.name != name for trace in fig.data),
         hoverinfo="skip" if opacity < 1 else None,
         hovertemplate=None if opacity < 1 else "score %{x:.2f}: %{y:.3g}<extra>" + name + "</extra>",
         row=1,

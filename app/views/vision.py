@@ -79,7 +79,7 @@ def _look(page: Page, infos: list[VisionModelInfo], notices: list[str], sentence
     if looked is not None:
         note = _note(pair, picture)
         draw = {
-            TABS[0]: partial(functions.render, looked, shown, note),
+            TABS[0]: partial(functions.render, looked, pair, shown, note),
             TABS[1]: partial(heads.render, looked, shown, note),
         }
     else:

@@ -56,7 +56,14 @@ def test_the_patch_that_is_taken_away_most_is_never_the_class_token(looked):
 
 def test_models_of_one_kind_are_called_by_their_titles():
     assert words.words_of(["softmax", "karat"], ["a", "b"]) == ["softmax", "KArAt"]
-    assert words.words_of(["karat", "karat"], ["G1", "G3"]) == ["G1", "G3"]
+    assert words.words_of(["karat", "karat"], ["Tiny, G1", "Tiny, G3"]) == ["G1", "G3"]
+    assert words.words_of(["karat", "karat"], ["Tiny, G1", "Small, G1"]) == ["Tiny, G1", "Small, G1"]
+
+
+def test_two_learned_models_share_the_legend_of_what_they_share(looked):
+    fig = figures.curves_figure([looked[1], looked[1]], 0, 0, 0)
+    named = [trace.name for trace in fig.data if trace.showlegend is not False]
+    assert named.count("all 50 keys") == named.count("softmax of the same scores") == 1
 
 
 def test_curves_lie_over_the_scores_with_softmax_beside(looked):

@@ -7,10 +7,12 @@ import streamlit as st
 from analysis.vision import Looked
 from analysis.vision_figures import curves_figure, curves_table, one_scale
 from app.ui.figure import plot
+from app.ui.guard import plain
 from app.ui.vision.state import Shown
+from focus_core.vision.models import VisionModelInfo
 
 
-def render(looked: list[Looked], shown: Shown, note: str) -> None:
+def render(looked: list[Looked], infos: list[VisionModelInfo], shown: Shown, note: str) -> None:
     """Draw the tab."""
     learned = [m for m in looked if m.curves is not None]
     if learned:
@@ -28,6 +30,12 @@ def render(looked: list[Looked], shown: Shown, note: str) -> None:
         rows=lambda: curves_table(looked, shown.layer, shown.head),
         note=note,
     )
+    projected = [m.word for m, i in zip(looked, infos, strict=True) if i.config.attention.projection != "none"]
+    if projected:
+        st.caption(
+            f"{plain(' and '.join(projected))} then projects onto the simplex, so that its weights are positive and "
+            "add up to 1: drawn is what goes into the projection."
+        )
     apart = "" if one_scale(looked, shown.layer, shown.head, shown.query) else " The panels have scales of their own."
     st.caption(
         f"{shown.where[:1].upper() + shown.where[1:]}; softmax beside the scores of {shown.whose}. Coloured: the three "
