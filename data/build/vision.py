@@ -218,6 +218,15 @@ def collect(args: argparse.Namespace, runs: list[Run], cost: dict[str, Any] | No
     return document
 
 
+def portable(command: str) -> str:
+    """A command whose folders are the project's own, so that it can be given anywhere."""
+    words = shlex.split(command)
+    own = {"--data": "data/fashion", "--out": "build/vision", "--json": "build/vision/summary.json"}
+    if "digits" in words:
+        own |= {"--out": "build/vision-digits", "--json": "build/vision-digits/summary.json"}
+    return shlex.join(own.get(before, word) for before, word in zip(["", *words], words, strict=False))
+
+
 def unpack(args: argparse.Namespace) -> None:
     """Put the weights that ship in data/vision/models, and all runs in one record in data/results."""
     packed = Path(args.out) / "vision.tar.gz"
@@ -231,8 +240,14 @@ def unpack(args: argparse.Namespace) -> None:
     checked = {Path(path).stem for path in (found / "runs").glob("*-lr*.json")}
     runs = [json.loads(p.read_text()) for p in sorted((found / "runs").glob("*.json")) if p.stem not in checked]
     places = [run.pop("environment") for run in runs]
-    document |= {"environment": places[0] if places else None, "runs": runs}
     digits = all(run["size"] == "digits" for run in runs)
+    made = {path.stem for path in (found / "runs").glob("*.json")}
+    document |= {
+        "command": portable(document["command"]),
+        "not_made": [run.name for run in (digits_plan() if digits else plan()) if run.name not in made],
+        "environment": places[0] if places else None,
+        "runs": runs,
+    }
     write_json(DATA / "results" / ("vision-digits.json" if digits else "vision-fashion.json"), document)
 
 
