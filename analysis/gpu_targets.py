@@ -66,6 +66,13 @@ def _share_of_limit(row: Row) -> float | None:
     return None if faster is None or limit is None else faster[0] / limit
 
 
+def _cache_ratio(row: Row) -> float | None:
+    """Bytes of a cache over those of keys and values of every head in the same 16-bit type."""
+    if row["cache_ratio"] is not None or row["bytes"] is None:
+        return row["cache_ratio"]
+    return row["bytes"] / (4 * row["batch"] * row["tokens"] * row["kv"] * row["dim"])
+
+
 TARGETS = (
     Target(
         "focus-1m",
@@ -163,7 +170,7 @@ TARGETS = (
         "half",
         0.51,
         {},
-        lambda row: row["cache_ratio"],
+        _cache_ratio,
         most=True,
         show=percent,
         of="slim-decode",

@@ -131,7 +131,8 @@ def joined(parts: Iterable[dict[str, Any]]) -> dict[str, Any]:
         came = {"command": part["command"], "time": part["environment"]["time"]}
         checks += part["checks"]
         rows += [came | row for row in part["rows"]]
-    return parts[0] | {"runs": runs, "checks": checks, "rows": rows}
+    reasons = {target: reason for part in parts for target, reason in part.get("why", {}).items()}
+    return parts[0] | {"runs": runs, "checks": checks, "rows": rows} | ({"why": reasons} if reasons else {})
 
 
 def main() -> None:

@@ -66,7 +66,7 @@ def why(row: dict[str, Any]) -> dict[str, str]:
     if max(p["memory_gb_per_s"], p["l2_gb_per_s"]) < 0.7 * dense and p["tensor_tflops"] < 0.3 * _PEAK:
         parts.append(
             "None of the three is full: the chain within a round bounds it, one step after the other: load, score, "
-            "hand over, wait, weight. Closest and not tried: a cluster of blocks that hands scores over by distributed "
-            "shared memory, in CUDA C++."
+            "hand over, wait, weight. A cluster of blocks that hands scores over by distributed shared memory "
+            "is faster (slim/decode.cu)."
         )
     return {"slim-decode": " ".join(parts)}

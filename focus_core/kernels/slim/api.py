@@ -107,7 +107,7 @@ def slim_attention(
     )
     options: dict[str, Any] = {"scale": scale_of(q, scale), "softcap": softcap}
     if backend == "auto" and q.is_cuda and work_of(operands).order(order) == "weights":
-        backend = "triton" if slim_triton_refusal(operands, order) is None else backend
+        backend = next((name for name in ("cuda", "triton") if _REFUSALS[name][0](operands, order) is None), backend)
     if backend in ("triton", "cuda"):
         refusal, machine = _REFUSALS[backend]
         reason = refusal(operands, order)

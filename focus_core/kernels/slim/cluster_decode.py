@@ -32,8 +32,8 @@ class ClusterPlan:
         splits: clusters that share a sequence's tokens; None for as many as keep all multiprocessors busy.
     """
 
-    tile: int = 32
-    stages: int = 6
+    tile: int = 64
+    stages: int = 3
     splits: int | None = None
 
     def shared(self, heads: int, dim: int) -> int:
