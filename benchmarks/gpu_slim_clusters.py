@@ -174,7 +174,8 @@ def why(rows: list[dict[str, Any]]) -> dict[str, str]:
         f"{whole['ms_graph']['median']:.2f}. {whole['clusters']} clusters of blocks run at once. Milliseconds with one "
         f"stage left out: {parts}. No stage bounds it: what remains is a tile's chain, in which scores, their exchange "
         "across the cluster and the barrier wait for each other; Triton's kernels take "
-        f"{ms.get('triton', math.nan):.2f} for the whole step. Closest and not tried: two tiles in flight, scored by other warps than those that weight."
+        f"{ms.get('triton', math.nan):.2f} for the whole step. Closest and not tried: two tiles in flight, scored by "
+        "other warps than those that weight."
     }
 
 
