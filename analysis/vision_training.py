@@ -87,6 +87,45 @@ def verdict(gap: float, control: dict[str, Any], learned: dict[str, Any]) -> str
     return "a gain beyond two standard errors" if gap > 0 else "a loss beyond two standard errors"
 
 
+def rates_sentence(document: dict[str, Any]) -> str:
+    """Softmax at other learning rates, so that nobody takes a badly set control for a gain: seed 0 at every rate."""
+    parts = []
+    for size in sizes(document):
+        found = {row["rate"]: row["accuracy"] for row in document.get("rates") or [] if _seed(row["name"], size) == 0}
+        if len(found) < 2:
+            continue
+        told = ", ".join(f"{percent(found[rate])} at {rate:g}" for rate in sorted(found))
+        part = f"{size} {told}"
+        learned, best = _rows(document, size).get("G3B"), max(found, key=lambda rate: found[rate])
+        if learned is not None:
+            part += f" (G3B's mean less the best: {signed(100 * (learned['accuracy'] - found[best]))} points)"
+        parts.append(part)
+    return f"Softmax alone was tried at other learning rates too, one seed each: {'; '.join(parts)}." if parts else ""
+
+
+def _seed(name: str, size: str) -> int | None:
+    tail = name.removeprefix(f"{size}-softmax-s").split("-")[0]
+    return int(tail) if tail.isdecimal() else None
+
+
+def made_sentence(document: dict[str, Any]) -> str:
+    """Which planned runs were not made; nothing where all were."""
+    missing = document.get("not_made") or []
+    if not missing:
+        return ""
+    names: dict[str, dict[str, int]] = {}
+    for name in missing:
+        size, _, rest = name.partition("-")
+        arm = rest.rpartition("-s")[0]
+        arms = names.setdefault(size, {})
+        arms[arm] = arms.get(arm, 0) + 1
+    told = "; ".join(
+        f"{size} {', '.join(f'{SHORT.get(arm, arm)} ({count})' for arm, count in arms.items())}"
+        for size, arms in sorted(names.items(), reverse=True)
+    )
+    return f"{document['done']} of {document['planned']} planned runs were made; not made (how many seeds): {told}."
+
+
 def _rows(document: dict[str, Any], size: str) -> dict[str, dict[str, Any]]:
     return {row["arm"]: row for row in document["summary"] if row["size"] == size}
 
@@ -146,16 +185,25 @@ def _arms_figure(document: dict[str, Any], value: str, sd: str, base: Callable[[
             mode="markers",
             name=_title(document, size),
             marker={"color": color, "size": 11, "symbol": _SYMBOLS[place % len(_SYMBOLS)]},
-            text=[f"{arm_name(arm)}, {size}: {with_sd(rows[arm][value], rows[arm][sd])}" for arm in arms],
+            text=[
+                f"{arm_name(arm)}, {size}: {with_sd(rows[arm][value], rows[arm][sd])} (n = {rows[arm]['seeds']})"
+                for arm in arms
+            ],
             hovertemplate="%{text}<extra></extra>",
         )
     names = _shown_arms(document)
     quiet(fig, height=130 + 34 * len(names))
     return fig.update_yaxes(
         tickvals=list(range(len(names))),
-        ticktext=[SHORT.get(arm, arm) for arm in names],
+        ticktext=[_tick(document, arm) for arm in names],
         range=[len(names) - 0.4, -0.6],
     )
+
+
+def _tick(document: dict[str, Any], arm: str) -> str:
+    """An arm's short name, and its number of seeds where that gives no spread."""
+    seeds = max(row["seeds"] for row in document["summary"] if row["arm"] == arm and row["size"] in sizes(document))
+    return SHORT.get(arm, arm) + (", n = 1" if seeds == 1 else "")
 
 
 def _title(document: dict[str, Any], size: str) -> str:
@@ -311,57 +359,6 @@ def about(document: dict[str, Any]) -> str:
     env = document.get("environment") or {}
     said = [str(env[k]) for k in ("time", "device") if env.get(k)]
     return f"{', '.join([*said, str(runs[0].get('precision', ''))]).strip(', ')}; {document.get('command', '')}"
-
-
-def sweeps(document: dict[str, Any]) -> list[dict[str, Any]]:
-    """Runs with XAttention's thresholds."""
-    return [run for run in document.get("runs", []) if run.get("xattention")]
-
-
-def sweep_figure(run: dict[str, Any]) -> go.Figure:
-    """Accuracy against pairs kept, a line for every number of warm-up layers."""
-    fig = go.Figure()
-    for color, warm in zip(
-        (KEPT, LOST, GROUPS[5], GROUPS[4]), sorted({r["warm_up"] for r in run["xattention"]}), strict=False
-    ):
-        rows = [r for r in run["xattention"] if r["warm_up"] == warm]
-        fig.add_scatter(
-            x=[100 * r["kept_pairs"] for r in rows],
-            y=[100 * r["accuracy"] for r in rows],
-            mode="lines+markers",
-            name=f"{warm} dense first layer{'' if warm == 1 else 's'}",
-            line={"color": color},
-            text=[f"threshold {r['threshold']:g}" for r in rows],
-            hovertemplate="%{text}: %{x:.1f} % of pairs, %{y:.2f} % right<extra></extra>",
-        )
-    fig.add_hline(y=100 * run["accuracy"], line_dash="dot", line_color=QUIET, annotation_text="dense")
-    quiet(fig, height=380)
-    fig.update_xaxes(title_text="pairs kept, % of all layers'")
-    return fig.update_yaxes(title_text="right, %")
-
-
-def sweep_table(run: dict[str, Any]) -> pd.DataFrame:
-    """One row a threshold and number of warm-up layers."""
-    return pd.DataFrame(
-        {
-            "dense first layers": [r["warm_up"] for r in run["xattention"]],
-            "threshold": [r["threshold"] for r in run["xattention"]],
-            "pairs kept": [percent(r["kept_pairs"]) for r in run["xattention"]],
-            "right": [percent(r["accuracy"]) for r in run["xattention"]],
-        }
-    )
-
-
-def sweep_sentence(run: dict[str, Any]) -> str:
-    """The fewest pairs that cost at most half a point of accuracy."""
-    good = [r for r in run["xattention"] if r["accuracy"] >= run["accuracy"] - 0.005]
-    if not good:
-        return f"No setting stays within half a point of dense attention's {percent(run['accuracy'])}."
-    best = min(good, key=lambda r: r["kept_pairs"])
-    return (
-        f"With threshold {best['threshold']:g} and {best['warm_up']} dense first layers, {percent(best['kept_pairs'])} "
-        f"of the pairs give {percent(best['accuracy'])}; dense attention gives {percent(run['accuracy'])}."
-    )
 
 
 def _first_up(text: str) -> str:

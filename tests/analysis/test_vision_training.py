@@ -2,6 +2,7 @@
 
 import pytest
 
+from analysis import vision_sweep
 from analysis import vision_training as words
 
 
@@ -116,7 +117,41 @@ def test_the_fewest_pairs_within_half_a_point_are_named():
     names = ("threshold", "warm_up", "kept_pairs", "accuracy")
     sweep = [dict(zip(names, values, strict=True)) | {"stride": 4, "block": 16} for values in settings]
     found = {**run("long", "softmax", 0, 0.9), "xattention": sweep}
-    said = words.sweep_sentence(found)
+    said = vision_sweep.sweep_sentence(found)
     assert said.startswith("With threshold 0.9 and 1 dense first layers, 70.0 % of the pairs give 89.8 %")
-    assert len(words.sweep_figure(found).data) == 2
-    assert len(words.sweep_table(found)) == 3
+    assert len(vision_sweep.sweep_figure(found).data) == 2
+    assert len(vision_sweep.sweep_table(found)) == 3
+
+
+def test_dense_is_counted_on_the_images_of_the_sweep():
+    rows = [
+        {"threshold": t, "warm_up": 0, "kept_pairs": k, "accuracy": a} for t, k, a in ((0.9, 0.7, 0.845), (1, 1, 0.86))
+    ]
+    said = vision_sweep.sweep_sentence({"accuracy": 0.845, "xattention": rows})
+    assert said.startswith("With threshold 1 and 0 dense first layers, 100 % of the pairs give 86.0 %")
+    assert vision_sweep.dense({"accuracy": 0.845, "xattention": rows[:1]}) == 0.845
+
+
+def test_the_best_rate_of_softmax_stands_beside_the_gain(document):
+    rates = [
+        ("tiny-softmax-s0", 0.002, 0.9),
+        ("tiny-softmax-s1", 0.002, 0.8),
+        ("tiny-softmax-s0-lr0.004", 0.004, 0.908),
+    ]
+    document["rates"] = [dict(zip(("name", "rate", "accuracy"), values, strict=True)) for values in rates]
+    said = words.rates_sentence(document)
+    assert "tiny 90.0 % at 0.002, 90.8 % at 0.004 (G3B's mean less the best: +0.20 points)." in said
+    document["rates"] = document["rates"][:2]
+    assert words.rates_sentence(document) == ""
+
+
+def test_a_single_seed_and_runs_that_were_not_made_are_said(document):
+    document["summary"].append(row("tiny", "G1B", 0.92, None, seeds=1))
+    fig = words.accuracy_figure(document)
+    assert list(fig.layout.yaxis.ticktext) == ["softmax", "G3B", "G3U, shared", "G1B, n = 1"]
+    assert fig.data[0].text[3] == "G1B: 1 frequency, tiny: 92.0 % (n = 1)"
+    assert words.table(document)["seeds"].tolist() == [3, 3, 3, 1]
+    assert words.made_sentence(document) == ""
+    document |= {"done": 10, "planned": 13, "not_made": ["tiny-G3B-row-s0", "tiny-G3B-row-s1", "small-G1B-s2"]}
+    said = words.made_sentence(document)
+    assert said == ("10 of 13 planned runs were made; not made (how many seeds): tiny G3B, simplex (2); small G1B (1).")

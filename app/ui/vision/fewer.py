@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import streamlit as st
 
-from analysis import vision_training as words
+from analysis import vision_sweep as words
+from analysis import vision_training
 from app.ui.badges import badge
 from app.ui.figure import plot
 from app.ui.guard import plain
@@ -24,7 +25,7 @@ def render() -> None:
         st.info(f"No such run was recorded on this machine yet: `{COMMAND}` does it.", icon=":material/grid_on:")
         return
     run, document = found[0]
-    note = words.about(document)
+    note = vision_training.about(document)
     st.markdown(f"**{plain(words.sweep_sentence(run))}**")
     badge("recorded", note)
     plot(

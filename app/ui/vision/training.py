@@ -38,6 +38,8 @@ def _one(document: dict[str, Any], key: str) -> None:
     note = words.about(document)
     st.markdown(f"**{plain(words.sentence(document))}**")
     badge("recorded", note)
+    if rates := words.rates_sentence(document):
+        st.markdown(plain(rates))
     plot(
         words.accuracy_figure(document),
         key=f"{key}_accuracy",
@@ -52,6 +54,8 @@ def _one(document: dict[str, Any], key: str) -> None:
         "rows, or the low-rank vector z, projected to be positive with sum 1."
     )
     st.dataframe(words.table(document), hide_index=True, key=f"{key}_table")
+    if made := words.made_sentence(document):
+        st.caption(plain(made))
     size = words.sizes(document)[-1] if words.sizes(document) else ""
     left, right = st.columns(2, gap="medium")
     with left:
