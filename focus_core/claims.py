@@ -3,8 +3,10 @@
 ``data/claims.yaml`` has one entry a claim. A measurement names a file of ``data/results``, where its numbers stand in
 it, and what they came to; ``resolve`` reads them again, and a test holds the two against each other.
 
-A place is a path: ``rows[groups=8&dim=64].speedup`` takes the one row whose fields are so, ``rows[3].ms`` the fourth,
-``rows[*].ms`` those of all, ``rows[*dim=64].ms`` those of every row that fits. A field that a row lacks is ``None``.
+A place is a path: ``rows[groups=8&config.dim=64].speedup`` takes the one row whose fields are so, ``rows[*].ms`` those
+of all, ``rows[*dim=64].ms`` those of every row that fits. A field that a row lacks is ``None``. In a list without
+names, ``recall[@own.thresholds=0.9]`` takes what stands where 0.9 does in the document's ``own.thresholds``. The
+fourth row, ``rows[3]``, may be another one when the file is recorded anew, so the ledger names rows by their fields.
 """
 
 from __future__ import annotations
@@ -73,9 +75,9 @@ def at(found: Any, path: str) -> Any:
     Raises:
         InvalidInput: nothing does, or more than one row fits.
     """
-    whole, many = path, False
+    whole, root, many = path, found, False
     for name, inside in (match.groups() for match in _PART.finditer(path)):
-        step: Callable[[Any], Any] = _field(name) if name is not None else _pick(inside)
+        step: Callable[[Any], Any] = _field(name) if name is not None else _pick(inside, root)
         try:
             found = [step(one) for one in found] if many else step(found)
         except (KeyError, IndexError, TypeError, ValueError, AttributeError):
@@ -88,19 +90,28 @@ def _field(name: str) -> Callable[[Any], Any]:
     return lambda value: value[name]
 
 
-def _pick(inside: str) -> Callable[[Any], Any]:
+def _pick(inside: str, root: Any) -> Callable[[Any], Any]:
     if inside.lstrip("-").isdecimal():
         return lambda rows: rows[int(inside)]
+    if inside.startswith("@"):
+        beside, _, text = inside[1:].rpartition("=")
+        return lambda values: values[[str(value) for value in at(root, beside)].index(text)]
     asked = [part.split("=", 1) for part in inside.removeprefix("*").split("&") if part]
 
     def pick(rows: Any) -> Any:
-        fits = [row for row in rows if all(str(row.get(field)) == text for field, text in asked)]
+        fits = [row for row in rows if all(str(_of(row, field)) == text for field, text in asked)]
         if inside.startswith("*"):
             return fits
         (one,) = fits
         return one
 
     return pick
+
+
+def _of(row: dict[str, Any], field: str) -> Any:
+    for name in field.split("."):
+        row = (row or {}).get(name)  # type: ignore[assignment]
+    return row
 
 
 def resolve(measured: dict[str, Any], found: Any = None) -> float:

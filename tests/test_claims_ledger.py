@@ -1,5 +1,7 @@
 """Every number of the ledger is that of its recorded result, and every claim says what a reader needs."""
 
+import re
+
 import pytest
 
 from focus_core import claims as ledger
@@ -32,6 +34,8 @@ def test_every_number_is_that_of_its_file(name, at, measured):
     assert set(measured) <= KNOWN
     assert {"what", "value", "unit", "file", "setting"} <= set(measured)
     digits = measured.get("digits", 3)
+    for place in (measured.get("keys") or {"a": measured["key"]}).values():
+        assert not re.search(r"\[-?\d+\]", place), "name the row: a number is that of another one tomorrow"
     assert measured["value"] == ledger.rounded(ledger.resolve(measured), digits)
     if "series" in measured:
         found = ledger.document(measured["file"])
@@ -66,6 +70,15 @@ def test_formulas_and_a_new_result():
     assert ledger.resolve({"key": "rows[*].v", "formula": "max(a)"}, rows) == 4
     assert ledger.resolve({"key": "rows[*k=1].v", "formula": "100 * (mean(a) - min(a))"}, rows) == 150
     assert ledger.rounded(123.456) == 123
+
+
+def test_a_field_inside_a_field_and_a_place_beside_a_name_are_found():
+    found = {"at": {"t": [0.5, 0.9]}, "rows": [{"config": {"k": 8}, "v": [1, 2]}, {"config": None, "v": [3, 4]}]}
+    assert ledger.resolve({"key": "rows[config.k=8].v[@at.t=0.9]"}, found) == 2
+    assert ledger.resolve({"key": "rows[config.k=None].v[@at.t=0.5]"}, found) == 3
+    for key in ("rows[config.k=9].v[@at.t=0.9]", "rows[config.k=8].v[@at.t=0.7]", "rows[config.k=8].v[@t=0.9]"):
+        with pytest.raises(InvalidInput):
+            ledger.resolve({"key": key}, found)
 
 
 def test_what_can_be_run_again_is_a_request_that_its_handler_takes():
