@@ -21,9 +21,10 @@ A file is TOML::
 
 from __future__ import annotations
 
+import re
 import shlex
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -32,9 +33,14 @@ from focus_core.errors import InvalidInput
 from focus_core.jobs.files import read_json, write_json
 
 RECORD, CONFIG = "training_record.json", "focus_config.json"
-_FILE = {"about", "model", "prefix", "train", "measure", "line"}
-_LINE = {"name", "variant", "train", "adapter", "seeds", "sets", "measure", "seconds"}
-_MEASURE = {"texts", "contexts", "windows", "batch", "dtype", "probes"}
+_FILE = {"about": str, "model": str, "prefix": str, "train": dict, "measure": dict, "line": list}
+_LINE = {
+    **{"name": str, "variant": str, "train": dict, "adapter": str},
+    **{"seeds": list, "sets": dict, "measure": dict, "seconds": dict},
+}
+_MEASURE = {"texts": list, "contexts": list, "windows": int, "batch": int, "dtype": str, "probes": bool}
+_SECONDS = {"train": (int, float), "eval": (int, float)}
+_KINDS = {dict: "a table", list: "a list", str: "text", int: "a whole number", bool: "true or false"}
 _KEPT = (
     "model revision variant config adapter adapter_parameters served ppl ppl_se nll nll_diff nll_se dense_ppl tokens "
     "kept_pairs leak flips context windows window_tokens text text_hash dtype dense_by_definition seconds environment"
@@ -132,15 +138,27 @@ def _tasks(file: Path, work: Path, results: Path, rank: int) -> list[Task]:
         document = tomllib.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise InvalidInput(f"{file} cannot be read as TOML: {error}.") from None
-    _known(document, _FILE, str(file))
+    _known(document, _FILE, str(file), ("model", "prefix", "line"))
+    _named(document["prefix"], str(file))
     found: list[Task] = []
-    for line in document.get("line", []):
-        where = f"{file}, line {line.get('name')!r}"
-        _known(line, _LINE, where)
-        if not {"name", "variant"} <= set(line):
-            raise InvalidInput(f"{where} has no name or no variant.")
+    for at, line in enumerate(document["line"], 1):
+        where = f"{file}, line {line.get('name', at) if isinstance(line, dict) else at!r}"
+        _known(line, _LINE, where, ("name", "variant"))
+        _known(line.get("seconds", {}), _SECONDS, where)
+        for name in (line["name"], *line.get("sets", {})):
+            _named(name, where)
+        if "train" in line and "adapter" in line:
+            raise InvalidInput(f"{where} has an adapter and trains one.", "Leave out train, or adapter.")
+        if "seeds" in line and "train" not in line:
+            raise InvalidInput(f"{where} has seeds of a training that it does not ask for.", "train = {} asks for it.")
+        if "seed" in {**document.get("train", {}), **line.get("train", {})}:
+            raise InvalidInput(f"{where} has a seed among the options of train.", "A line has seeds = [0, 1].")
+        _each(line.get("seeds", []), int, f"{where}: seeds")
+        _each(line.get("sets", {}).values(), dict, f"{where}: sets")
         measure = {**document.get("measure", {}), **line.get("measure", {})}
         _known(measure, _MEASURE, where)
+        _each(measure.get("contexts", []), int, f"{where}: contexts")
+        _each(measure.get("texts", []), str, f"{where}: texts")
         rank += 1
         for seed in line.get("seeds", [0]) if "train" in line else [None]:
             name = line["name"] + (f"-s{seed}" if seed else "")
@@ -188,9 +206,27 @@ def _evals(
     return found
 
 
-def _known(given: dict, names: set[str], where: str) -> None:
-    if wrong := sorted(set(given) - names):
-        raise InvalidInput(f"{where} has no field {wrong[0]!r}.", f"There are {', '.join(sorted(names))}.")
+def _known(given: Any, kinds: dict[str, Any], where: str, needed: Sequence[str] = ()) -> None:
+    """Refuse what is no table of these fields, a value of another kind, and a needed field that is not there."""
+    _each([given], dict, where)
+    if wrong := sorted(set(given) - set(kinds)):
+        raise InvalidInput(f"{where} has no field {wrong[0]!r}.", f"There are {', '.join(sorted(kinds))}.")
+    if missing := [name for name in needed if name not in given]:
+        raise InvalidInput(f"{where} does not say {missing[0]!r}.", f"It needs {', '.join(needed)}.")
+    for name, value in given.items():
+        _each([value], kinds[name], f"{where}: {name}")
+
+
+def _each(values: Iterable[Any], kind: Any, where: str) -> None:
+    for value in values:
+        # True is a whole number to Python.
+        if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
+            raise InvalidInput(f"{where} is {value!r:.60}, not {_KINDS.get(kind, 'a number')}.")
+
+
+def _named(name: str, where: str) -> None:
+    if not re.fullmatch(r"[\w.+-]*\w[\w.+-]*", name):
+        raise InvalidInput(f"{where} has the name {name!r:.60}.", "Files are called so: letters, digits and . + - _.")
 
 
 def left(tasks: Sequence[Task]) -> list[dict[str, Any]]:

@@ -96,7 +96,24 @@ def test_what_is_there_is_done_only_if_it_is_what_is_asked_for(tmp_path):
 
 @pytest.mark.parametrize(
     ("text", "told"),
-    [("model = [", "TOML"), (ONE + "colour = 1", "colour"), (ONE + ONE[ONE.index("[[") :], "twice")],
+    [
+        ("model = [", "TOML"),
+        ("", "model"),
+        (ONE + "colour = 1", "colour"),
+        (ONE + ONE[ONE.index("[[") :], "twice"),
+        (ONE.replace('prefix = "t"', ""), "prefix"),
+        (ONE.replace('"a"', '"../a"'), "name '../a'"),
+        (ONE.replace('"a"', "3"), "name is 3, not text"),
+        (ONE.replace("[0, 3]", "3"), "seeds is 3, not a list"),
+        (ONE.replace("[0, 3]", "[true]"), "seeds is True, not a whole number"),
+        (ONE.replace("q2 = {}", "q2 = 2"), "sets is 2, not a table"),
+        (ONE.replace('["brown fiction"]', '"brown fiction"'), "texts is 'brown fiction', not a list"),
+        (ONE.replace("train = 7", "train = '7'"), "train is '7', not a number"),
+        (ONE.replace("groups = 8", "seed = 8"), "a seed among"),
+        (ONE + "adapter = 'x'", "an adapter and trains"),
+        (ONE.replace("train = {groups = 8, router_per_kv_head = false}", ""), "seeds of a training"),
+        (ONE[: ONE.index("[[")] + "line = [1]", "line 1 is 1, not a table"),
+    ],
 )
 def test_a_file_that_is_wrong_is_refused(tmp_path, text, told):
     with pytest.raises(InvalidInput, match=told):
