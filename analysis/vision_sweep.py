@@ -19,7 +19,7 @@ def sweeps(document: dict[str, Any]) -> list[dict[str, Any]]:
 
 def dense(run: dict[str, Any]) -> float:
     """Accuracy with all pairs on the sweep's own images, which are a part of the test images."""
-    whole = [row["accuracy"] for row in run["xattention"] if row["kept_pairs"] == 1]
+    whole = [row["accuracy"] for row in run["xattention"] if row["kept_pairs"] > 0.9999]
     return whole[0] if whole else run["accuracy"]
 
 

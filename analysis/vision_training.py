@@ -338,9 +338,7 @@ def rank_figure(document: dict[str, Any]) -> go.Figure:
     )
     quiet(fig, height=120 + 44 * len(rows))
     fig.update_yaxes(autorange="reversed", gridcolor=GRID)
-    return fig.update_xaxes(
-        title_text=f"peak memory of a training step, GB (ViT-Tiny at 224 pixels, batch {rows[0]['batch']})"
-    )
+    return fig.update_xaxes(title_text="peak memory of a training step, GB")
 
 
 def rank_sentence(document: dict[str, Any]) -> str:
@@ -350,7 +348,8 @@ def rank_sentence(document: dict[str, Any]) -> str:
     if base is None:
         return "Peak memory was not measured: it needs a GPU."
     parts = [f"rank {r['rank']} {times(r['peak_memory_bytes'] / base)}" for r in rows if r["rank"] is not None]
-    return f"A training step takes, of softmax's memory: {', '.join(parts)}."
+    shape = f"ViT-Tiny's shape at 224 pixels, batch {rows[0]['batch']}"
+    return f"A training step in {shape}, takes, of softmax's memory: {', '.join(parts)}."
 
 
 def about(document: dict[str, Any]) -> str:

@@ -93,7 +93,7 @@ def test_figures_hold_every_seed_and_rank(document):
     assert sorted(dots.x) == pytest.approx([0, 0.1, 0.2, 0.5, 0.6, 0.7, 1, 1.1, 1.2])
     assert len(words.loss_figure(document, "tiny").data) == 9
     assert list(words.rank_figure(document).data[0].x) == [2, 4, 8]
-    assert words.rank_sentence(document) == "A training step takes, of softmax's memory: rank 2 2.00×, rank 12 4.00×."
+    assert words.rank_sentence(document).endswith("batch 32, takes, of softmax's memory: rank 2 2.00×, rank 12 4.00×.")
     assert "equal weights have 50.0 %" in words.mass_sentence(document)
 
 

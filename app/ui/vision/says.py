@@ -46,9 +46,10 @@ def _block(model: Looked, info: VisionModelInfo, shown: Shown, truth: int | None
 
 def _row(label: str, value: str, share: float, color: str) -> str:
     width = 100 * min(1.0, max(0.0, share))
+    bar = f"<i style='width:{width:.1f}%;background:{color}'></i>" if width else ""
     return (
         f"<div class='r'><span class='t'>{escape(label)}</span>"
-        f"<span class='b'><i style='width:{width:.1f}%;background:{color}'></i></span>"
+        f"<span class='b'>{bar}</span>"
         f"<span class='v'>{escape(value)}</span></div>"
     )
 
