@@ -160,6 +160,47 @@ def test_the_headlines_of_the_other_tables_stand_in_the_readme():
     assert f"reads 131,072 tokens {models[131072, 'prefill', 'Focus K=16 q1k1']:.1f} times as fast" in SHORT
 
 
+def test_images():
+    fashion, digits = result("vision-fashion"), result("vision-digits")
+    cost = {(found["size"], found["arm"]): found for found in fashion["cost"]["steps"]}
+    width = {"tiny": 48, "small": 112}
+    arms = {(found["size"], found["arm"]): found for found in [*fashion["summary"], *digits["summary"]]}
+
+    def mean(found: dict, key: str, digits: int) -> str:
+        sd = "" if found[f"{key}_sd"] is None else f" ± {100 * found[f'{key}_sd']:.{digits}f}"
+        return f"{100 * found[key]:.{digits}f} %{sd}"
+
+    for (size, arm), step in cost.items():
+        if (found := arms.get((size, arm))) is None:
+            continue
+        name = arm.replace("-r", ", rank ")
+        assert row(f"{name}, width {width[size]} |").endswith(
+            f"| {found['seeds']} | {mean(found, 'accuracy', 2)} | {found['parameters']:,} | "
+            f"{step['step_ms']['median']:.1f} ms, {step['peak_memory_bytes'] / 1e6:,.0f} MB | "
+            f"{mean(found, 'object_mass', 1)} |"
+        )
+    rates = {found["name"]: 100 * found["accuracy"] for found in [*fashion["rates"], *digits["rates"]]}
+    best, g3b = rates["tiny-softmax-s0-lr0.004"], 100 * arms["tiny", "G3B"]["accuracy"]
+    assert f"{best:.2f} % at rate 0.004 and {rates['tiny-softmax-s0-lr0.001']:.2f} % at 0.001" in PROSE
+    assert f"G3B's lead over its best rate is {g3b - best:.2f} points" in PROSE
+    assert 100 * arms["tiny", "G3U"]["accuracy"] < best
+    small = [f"{rates[f'small-softmax-s0-lr{rate}']:.2f} %" for rate in ("0.001", "0.004")]
+    assert f"softmax reaches {small[0]} at 0.001 and {small[1]} at 0.004" in PROSE
+    told = [mean(arms["digits", arm], "accuracy", 1) for arm in ("softmax", "G3B", "full")]
+    assert f"{told[0]} with softmax ({rates['digits-softmax-s0-lr0.008']:.1f} % at its best rate" in PROSE
+    assert f"{told[1]} with G3B and {told[2]} with the full operator" in PROSE
+    held = {found["rank"]: found["peak_memory_bytes"] for found in fashion["cost"]["memory_by_rank"]}
+    assert (
+        f"takes {held[12] / held[None]:.2f} times softmax's memory at rank 12 and {held[2] / held[None]:.2f}" in PROSE
+    )
+    assert f"{fashion['done']} of {fashion['planned']} planned runs were made." in PROSE
+    assert len(fashion["not_made"]) == fashion["planned"] - fashion["done"]
+    assert (
+        f"gets {g3b:.1f} % of Fashion-MNIST right and {100 * arms['tiny', 'softmax']['accuracy']:.1f} % with softmax "
+        f"({best:.1f} % at its best rate)" in SHORT
+    )
+
+
 def is_headline(found: dict) -> bool:
     return found.get("kept", True) and (found["looks"], found["groups"], found["dim"]) == (1, 16, 64)
 
