@@ -12,6 +12,7 @@ import pandas as pd
 
 from analysis.numbers import percent, sig3
 from focus_core.errors import InvalidInput
+from focus_core.vision.data import eight_bits
 
 KIND_WORDS = {"softmax": "softmax", "karat": "KArAt", "xattention": "XAttention"}
 SHARE, WEIGHT = "Share of the row", "Weight"
@@ -199,7 +200,7 @@ def converted(data: bytes, side: int, channels: int) -> tuple[np.ndarray, list[s
             raise InvalidInput(
                 f"The picture has {wide:,} x {high:,} pixels.", f"Up to {MOST_PIXELS // 10**6} million are read."
             )
-        picture: Image.Image = ImageOps.exif_transpose(opened)
+        picture: Image.Image = eight_bits(ImageOps.exif_transpose(opened))
         mode = picture.mode
         if mode in ("RGBA", "LA", "PA") or "transparency" in picture.info:
             rgba = picture.convert("RGBA")
@@ -217,7 +218,7 @@ def converted(data: bytes, side: int, channels: int) -> tuple[np.ndarray, list[s
         edge = float(np.median(_edge(np.asarray(picture.convert("L")))))
         picture = ImageOps.pad(picture, (side, side), color=int(edge) if channels == 1 else (int(edge),) * 3)
         said.append(f"scaled from {wide:,} x {high:,} to {side} x {side} pixels")
-    if channels == 1 and mode not in ("L", "1", "I", "I;16", "F"):
+    if channels == 1 and mode not in ("L", "1"):
         said.append("its colours made grey")
     pixels = np.asarray(picture, np.uint8)
     if np.median(_edge(pixels if channels == 1 else pixels.mean(-1))) > 127:

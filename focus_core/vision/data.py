@@ -13,6 +13,7 @@ from focus_core.errors import InvalidInput, NotAvailable
 
 if TYPE_CHECKING:
     import torch
+    from PIL import Image
 
 NAMES = (
     "T-shirt", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot",
@@ -84,22 +85,28 @@ def prepare_image(image: Any, side: int = 28) -> torch.Tensor:
     """A person's image as a model takes it: grey, light on black, [1, 1, side, side].
 
     The data show garments light on black. An image whose border is light is inverted; it is cut to the middle square.
+    A clear ground is read as white, and a camera's turn is undone.
 
     Args:
         image: a PIL image, or an array [h, w] or [h, w, 3 or 4] of 0 to 255.
         side: of the result, pixels.
 
     Raises:
-        InvalidInput: not an image.
+        InvalidInput: not an image, an empty one, or pixels that are not finite.
     """
-    from PIL import Image
+    from PIL import Image, ImageOps
 
     if not isinstance(image, Image.Image):
         array = np.asarray(image)
         if array.ndim not in (2, 3) or 0 in array.shape or (array.ndim == 3 and array.shape[2] not in (3, 4)):
             raise InvalidInput(f"An array of shape {array.shape} is no image.", "Give [h, w] or [h, w, 3 or 4].")
+        if array.dtype.kind not in "buif" or not np.isfinite(array).all():
+            raise InvalidInput("The array has values that are not finite numbers.", "Give numbers from 0 to 255.")
         image = Image.fromarray(np.clip(array, 0, 255).astype(np.uint8))
-    if image.mode in ("RGBA", "LA", "P"):
+    if 0 in image.size:
+        raise InvalidInput(f"The image has {image.width} x {image.height} pixels.", "Give one of 1 x 1 or more.")
+    image = eight_bits(ImageOps.exif_transpose(image))
+    if image.mode in ("RGBA", "LA", "PA", "P") or "transparency" in image.info:
         layer = image.convert("RGBA")
         image = Image.alpha_composite(Image.new("RGBA", layer.size, "white"), layer)
     grey = np.asarray(image.convert("L"))
@@ -112,6 +119,30 @@ def prepare_image(image: Any, side: int = 28) -> torch.Tensor:
         grey = 255 - grey
     small = Image.fromarray(grey).resize((side, side), Image.Resampling.BOX if cut > side else Image.Resampling.BICUBIC)
     return normalise(np.asarray(small)[None])
+
+
+def eight_bits(picture: Image.Image) -> Image.Image:
+    """A picture whose greys have 16 bits or more, in 8; any other as it is. Pillow itself cuts such greys off at 255.
+
+    Integers are read as 0 to 65535, or to 255 where the mode of 32 bits holds no greater one; floats that stay below 1
+    as 0 to 1.
+
+    Raises:
+        InvalidInput: pixels that are not finite.
+    """
+    from PIL import Image
+
+    if picture.mode not in ("I", "F") and not picture.mode.startswith("I;16"):
+        return picture
+    values = np.asarray(picture, np.float32)
+    if not np.isfinite(values).all():
+        raise InvalidInput("The picture has pixels that are not finite numbers.", "Save it as a PNG or JPEG.")
+    most = float(values.max(initial=0.0))
+    if picture.mode == "F" and most <= 1:
+        white = 1.0
+    else:
+        white = 255.0 if most <= 255 and picture.mode in ("I", "F") else max(most, 65535.0)
+    return Image.fromarray(np.clip(values * (255 / white), 0, 255).round().astype(np.uint8))
 
 
 def _idx(path: Path) -> np.ndarray:

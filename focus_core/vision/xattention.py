@@ -25,8 +25,10 @@ def estimate(query: torch.Tensor, key: torch.Tensor, stride: int, block: int, sc
         scale: factor of the scores.
 
     Returns:
-        [batch, heads, blocks, blocks]; each row sums to 1.
+        [batch, heads, blocks, blocks], in fp32 or the inputs' greater precision; each row sums to 1.
     """
+    # Half precision would round the sums that are held against the threshold, and choose other blocks.
+    query, key = (x.float() if x.dtype in (torch.float16, torch.bfloat16) else x for x in (query, key))
     n = query.shape[2]
     rest = -n % block
     q, k = (F.pad(x, (0, 0, 0, rest)).unflatten(2, (-1, stride)) for x in (query, key))
@@ -36,7 +38,7 @@ def estimate(query: torch.Tensor, key: torch.Tensor, stride: int, block: int, sc
     weights = tiles.masked_fill(real == 0, float("-inf")).softmax(-1)
     per_query_block = weights.unflatten(2, (-1, block // stride)) * real.view(-1, block // stride, 1).gt(0)
     counted = real.gt(0).view(-1, block // stride).sum(1).view(-1, 1, 1)
-    return (per_query_block.unflatten(4, (-1, block // stride)).sum((3, 5)) / counted.squeeze(-1)).to(query.dtype)
+    return per_query_block.unflatten(4, (-1, block // stride)).sum((3, 5)) / counted.squeeze(-1)
 
 
 def keep(mass: torch.Tensor, threshold: float) -> torch.Tensor:

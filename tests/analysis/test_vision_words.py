@@ -109,6 +109,14 @@ def test_pictures_of_every_kind_are_read(mode):
     assert pixels.shape == (1, 28, 28)
 
 
+def test_greys_of_16_bits_keep_their_shades():
+    ramp = np.tile(np.arange(28) * 9, (28, 1))
+    ramp[:, -1] = ramp[0] = ramp[-1] = 0
+    pixels, said = words.converted(file_of(Image.fromarray((ramp * 257).astype(np.uint16))), 28, 1)
+    assert (pixels[0] == ramp).all()
+    assert said == []
+
+
 def test_a_clear_image_on_a_transparent_ground_is_read_as_on_white():
     made = Image.new("RGBA", (28, 28), (0, 0, 0, 0))
     made.paste((0, 0, 0, 255), (9, 9, 19, 19))
