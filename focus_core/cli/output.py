@@ -41,15 +41,15 @@ def check_writable(path: str) -> None:
         raise InvalidInput(f"{path} cannot be written ({error.strerror}).", "Name another file.") from None
 
 
-def adapter_folder(path: str) -> Path:
-    """The folder that an adapter is to be written to, made before the work is done.
+def adapter_folder(path: str, what: str = "the adapter") -> Path:
+    """The folder that an adapter, or ``what`` else, is to be written to, made before the work is done.
 
     Raises:
         InvalidInput: a file is there, or the folder cannot be written to.
     """
     folder = Path(path)
     if folder.exists() and not folder.is_dir():
-        raise InvalidInput(f"{folder} is a file.", "Name a folder for the adapter.")
+        raise InvalidInput(f"{folder} is a file.", f"Name a folder for {what}.")
     made = [f for f in (folder, *folder.parents) if not f.exists()]
     try:
         folder.mkdir(parents=True, exist_ok=True)

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from focus_core.cli.output import bar, pairs, rows, stop_request
+from focus_core.cli.output import adapter_folder, bar, pairs, rows, stop_request
 from focus_core.errors import InvalidInput
 from focus_core.vision.config import (
     BASES,
@@ -18,6 +17,9 @@ from focus_core.vision.config import (
     operator_count,
     parameter_count,
 )
+
+if TYPE_CHECKING:
+    from focus_core.vision.models import VisionModelInfo
 
 SUMMARY = "a vision transformer with softmax, KArAt or XAttention: train, eval, look, table"
 
@@ -81,9 +83,17 @@ def _attention(args: argparse.Namespace) -> AttentionConfig:
     )
 
 
+def _lens(args: argparse.Namespace, info: VisionModelInfo) -> AttentionConfig | None:
+    """What a trained model is tested or looked at under; None for its own attention."""
+    if args.attention == "karat" and info.config.attention.kind != "karat":
+        raise InvalidInput(f"{info.name} was not trained with KArAt, and cannot change to it.", "Name a KArAt model.")
+    return _attention(args) if args.attention == "xattention" else None
+
+
 def _train(args: argparse.Namespace) -> dict[str, Any]:
     import dataclasses
 
+    from focus_core.models.loading import device_of
     from focus_core.vision.data import digits, fashion_mnist
     from focus_core.vision.models import save_vision_model
     from focus_core.vision.training import DIGITS_RECIPE, Images, Recipe, train
@@ -92,6 +102,11 @@ def _train(args: argparse.Namespace) -> dict[str, Any]:
         raise InvalidInput("train needs --out, the folder of the model.")
     if args.size.startswith("vit-"):
         raise InvalidInput(f"{args.size} is there to be counted.", "Train digits, tiny, small or long.")
+    if not 0 <= args.seed < 2**32:
+        raise InvalidInput(f"--seed is {args.seed}.", "It can be 0 to 4294967295.")
+    if args.limit is not None and args.limit < 1:
+        raise InvalidInput(f"--limit is {args.limit}.", "It can be 1 or more.")
+    device, out = device_of(args.device), adapter_folder(args.out, "the model")
     small = args.size == "digits"
     held = digits() if small else (*fashion_mnist("train", args.data), *fashion_mnist("test", args.data))
     images = Images(*held)
@@ -109,9 +124,8 @@ def _train(args: argparse.Namespace) -> dict[str, Any]:
             recipe, validation=len(images.train) // 5, batch=min(recipe.batch, max(len(images.train) // 4, 1))
         )
     config = dataclasses.replace(PRESETS[args.size], attention=_attention(args))
-    out = Path(args.out)
     with stop_request() as cancel:
-        model, document = train(config, images, recipe, out / "training.ckpt", args.device, bar(), cancel)
+        model, document = train(config, images, recipe, out / "training.ckpt", device, bar(), cancel)
     save_vision_model(
         model,
         out,
@@ -144,7 +158,8 @@ def _eval(args: argparse.Namespace) -> dict[str, Any]:
         images, labels, _ = shipped_images()
     x, y = torch.tensor(images), torch.tensor(labels)
     counts: list[float] = []
-    how = {"attention": _attention(args), "counts": counts} if args.attention == "xattention" else {}
+    lens = _lens(args, info)
+    how = {"attention": lens, "counts": counts} if lens else {}
     return {
         "model": args.model,
         "images": len(x),
@@ -165,7 +180,7 @@ def _look(args: argparse.Namespace) -> dict[str, Any]:
     names = DIGITS if info.data == "digits" else NAMES
     truth = None
     given = args.image or "0"
-    if given.isdigit():
+    if given.isdecimal():
         stored, labels = digits()[2:] if info.data == "digits" else shipped_images()[:2]
         if int(given) >= len(stored):
             raise InvalidInput(f"There is no image {given}.", f"There are 0 to {len(stored) - 1}.")
@@ -173,16 +188,18 @@ def _look(args: argparse.Namespace) -> dict[str, Any]:
         if image.shape[-1] != model.config.image:
             raise InvalidInput(f"The model takes images of {model.config.image} pixels, not {image.shape[-1]}.")
     else:
-        from PIL import Image, UnidentifiedImageError
+        from PIL import Image
 
         try:
             with Image.open(given) as picture:
                 image = prepare_image(picture, model.config.image)
         except FileNotFoundError:
             raise InvalidInput(f"There is no picture {given}.") from None
-        except UnidentifiedImageError:
-            raise InvalidInput(f"{given} is no picture.", "Give a PNG or JPEG.") from None
-    seen = look(model, image, _attention(args) if args.attention == "xattention" else None)
+        except InvalidInput:
+            raise
+        except (OSError, ValueError, SyntaxError, Image.DecompressionBombError):
+            raise InvalidInput(f"{given} is no picture that can be read.", "Give a PNG or JPEG.") from None
+    seen = look(model, image, _lens(args, info))
     best = int(seen.probabilities.argmax())
     return {
         "model": args.model,

@@ -100,7 +100,7 @@ def train(
         The model in evaluation mode, and the run's document.
 
     Raises:
-        InvalidInput: the checkpoint is of another run, or there are too few images.
+        InvalidInput: the checkpoint is damaged or of another run, or there are too few images.
         Cancelled: on request.
     """
     from accelerate import Accelerator
@@ -126,8 +126,14 @@ def train(
     history: dict[str, list] = {"losses": [], "validation": [], "epoch_seconds": []}
     start = 0
     if path.is_file():
-        stored = torch.load(path, map_location=place, weights_only=True)
-        if stored["identity"] != json.dumps(identity):
+        try:
+            stored = torch.load(path, map_location=place, weights_only=True)
+            made_by = stored["identity"]
+        except Exception as error:
+            raise InvalidInput(
+                f"{path} is no checkpoint that can be read ({type(error).__name__}).", "Remove it to begin anew."
+            ) from None
+        if made_by != json.dumps(identity):
             raise InvalidInput(f"{path} is a checkpoint of another run.", "Name another file, or remove it.")
         model.load_state_dict(stored["model"])
         optimizer.load_state_dict(stored["optimizer"])

@@ -2,7 +2,9 @@
 
 import json
 
+import numpy as np
 import pytest
+from PIL import Image
 
 from focus_core.cli import main
 from focus_core.vision.models import vision_models
@@ -43,8 +45,29 @@ def test_the_table_counts_the_published_shapes(capsys):
         (["train", "--size", "tiny", "--data", "/none", "--out", "x"], "dataset-fashion-mnist"),
         (["train", "--rank", "many", "--out", "x"], "--rank"),
         (["train", "--attention", "xattention", "--out", "x"], "not trained"),
+        (["train", "--device", "nowhere", "--out", "x"], "no device"),
+        (["train", "--limit", "-5", "--out", "x"], "--limit"),
+        (["train", "--seed", "9" * 20, "--out", "x"], "--seed"),
+        (["train", "--out", __file__], "a file"),
+        (["look", "--model", "digits-softmax", "--image", "\u00b2"], "no picture"),
+        (["look", "--model", "digits-softmax", "--image", "/"], "no picture"),
+        (["look", "--model", "digits-softmax", "--attention", "karat"], "not trained with KArAt"),
     ],
 )
 def test_what_cannot_be_done_is_said(capsys, arguments, said):
     assert main(["vision", *arguments]) == 2
     assert said in capsys.readouterr().err
+
+
+def test_damaged_pictures_and_checkpoints_are_refused_by_name(tmp_path, capsys):
+    cut, blank, checkpoint = (tmp_path / name for name in ("cut.png", "nan.tiff", "training.ckpt"))
+    pixels = np.random.default_rng(0).integers(0, 256, (99, 99), dtype=np.uint8)
+    Image.fromarray(pixels).save(cut)
+    cut.write_bytes(cut.read_bytes()[:4000])
+    Image.fromarray(np.full((9, 9), np.nan, np.float32)).save(blank)
+    for picture, said in ((cut, "no picture that can be read"), (blank, "not finite")):
+        assert main(["vision", "look", "--model", "digits-softmax", "--image", str(picture)]) == 2
+        assert said in capsys.readouterr().err
+    checkpoint.write_bytes(b"half of a checkpoint")
+    assert main(["vision", "train", "--limit", "60", "--epochs", "1", "--out", str(tmp_path)]) == 2
+    assert "Remove it to begin anew" in capsys.readouterr().err
