@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from focus_core.cli.output import rows
-from focus_core.errors import FocusError
+from focus_core.errors import FocusError, InvalidInput
 
 SUMMARY = "run experiment files: train and measure what is missing, on one or more devices"
 _SHOWN = ("model", "variant", "text", "context", "ppl", "ppl_se", "dense_ppl", "kept_pairs")
@@ -30,15 +30,22 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     """Run what is missing, or list it.
 
     Raises:
+        InvalidInput: an option or a file that cannot be.
         FocusError: something failed; the rest was done.
     """
     from focus_core.experiments.plan import left, read_plan
     from focus_core.jobs.files import read_json
 
+    if args.workers < 1:
+        raise InvalidInput(f"--workers is {args.workers}.", "A device needs one or more.")
+    if args.seconds is not None and not args.seconds > 0:
+        raise InvalidInput(f"--seconds is {args.seconds:g}.", "It is how long may be spent, more than 0.")
     work = Path(args.work)
     tasks = read_plan(args.files, work, Path(args.results))
     if args.only:
         chosen = [task for task in tasks if any(word in task.name for word in args.only)]
+        if not chosen:
+            raise InvalidInput(f"No task has {' or '.join(args.only):.60} in its name.", "--list shows their names.")
         needed = {task.needs.name for task in chosen if task.needs}
         tasks = [task for task in tasks if task in chosen or task.name in needed]
     if args.list:

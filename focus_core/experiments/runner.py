@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import tempfile
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
@@ -40,7 +41,11 @@ def run_plan(
 
     Returns:
         Names: ``made``, ``failed`` (with the reason), ``left``; and the ``seconds`` it took.
+
+    Raises:
+        OSError: a folder of results or of the work cannot be written.
     """
+    _writable({task.place.parent for task in tasks if task.asked is None})
     began = time.monotonic()
     deadline = None if seconds is None else time.time() + seconds
     with contextlib.ExitStack() as stack:
@@ -58,6 +63,14 @@ def run_plan(
         "left": [task.name for task in tasks if task.name not in run.failed and not task.done()],
         "seconds": round(time.monotonic() - began, 1),
     }
+
+
+def _writable(folders: set[Path]) -> None:
+    """Fail before anything was computed for nothing."""
+    for folder in folders:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
 
 
 class _Run:

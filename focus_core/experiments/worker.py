@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import multiprocessing
 import os
 import signal
 import threading
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 STOPPED, ELSEWHERE = "stopped", "elsewhere"
+_AT_WORK = threading.Lock()
 
 
 def start(gpu: str, threads: int) -> None:
@@ -20,6 +22,20 @@ def start(gpu: str, threads: int) -> None:
         os.environ["CUDA_VISIBLE_DEVICES"] = gpu
     os.environ["OMP_NUM_THREADS"] = str(threads)
     os.environ.setdefault("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
+    if (parent := multiprocessing.parent_process()) is not None:
+        threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
+
+
+def _end_with(parent: Any) -> None:
+    """End when the process that started this one was killed: what runs is interrupted, as by Ctrl-C."""
+    parent.join()
+    _interrupt()
+    with _AT_WORK:
+        os._exit(1)
+
+
+def _interrupt() -> None:
+    signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
 
 
 def perform(arguments: list[str], log: str) -> float:
@@ -65,7 +81,7 @@ def perform_once(
     Returns:
         The seconds (0 where another process had made it), ``STOPPED`` or ``ELSEWHERE``.
     """
-    with held(Path(lock)) as mine:
+    with _AT_WORK, held(Path(lock)) as mine:
         if not mine:
             return ELSEWHERE
         if made():
@@ -101,8 +117,7 @@ def _until(deadline: float | None) -> Iterator[None]:
     if deadline is None:
         yield
         return
-    main = threading.main_thread().ident or 0
-    timer = threading.Timer(max(0.01, deadline - time.time()), lambda: signal.pthread_kill(main, signal.SIGINT))
+    timer = threading.Timer(max(0.01, deadline - time.time()), _interrupt)
     timer.daemon = True
     timer.start()
     try:

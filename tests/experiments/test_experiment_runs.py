@@ -1,5 +1,6 @@
 """Runs of experiments: never twice at once, stopped without loss, gone on with, skipped when done."""
 
+import os
 import signal
 import subprocess
 import sys
@@ -88,6 +89,62 @@ def test_a_command_that_another_process_is_at_is_left_alone(tmp_path, monkeypatc
     assert worker.perform_once([], "", str(lock), lambda: False, None) == 1.0
     assert worker.perform_once([], "", str(lock), lambda: True, None) == 0.0
     assert ran == [[]]
+
+
+STARTER = """
+import sys, time
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from pathlib import Path
+from focus_core.experiments import worker
+
+def slow():
+    print("began", flush=True)
+    time.sleep(60)
+
+if __name__ == "__main__":
+    with ProcessPoolExecutor(1, get_context("spawn"), initializer=worker.start, initargs=("", 1)) as pool:
+        pool.submit(worker.perform_once, [], "", sys.argv[1], slow, None).result()
+"""
+
+
+def test_a_worker_whose_starter_was_killed_ends_what_it_does(tmp_path):
+    (tmp_path / "starter.py").write_text(STARTER)
+    lock = tmp_path / "lock"
+    command = [sys.executable, str(tmp_path / "starter.py"), str(lock)]
+    found = {**os.environ, "PYTHONPATH": str(DATA.parent)}
+    starter = subprocess.Popen(command, env=found, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    try:
+        assert starter.stdout.readline() == b"began\n"
+        with worker.held(lock) as free:
+            assert not free
+    finally:
+        starter.kill()
+        starter.wait()
+        starter.stdout.close()
+    until, free = time.monotonic() + 20, False
+    while not free and time.monotonic() < until:
+        time.sleep(0.05)
+        with worker.held(lock) as free:
+            pass
+    assert free
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (("--workers", "0"), "--workers is 0"),
+        (("--seconds", "nan"), "--seconds is nan"),
+        (("--only", "nobody"), "No task has nobody"),
+        (("--results", "FILE/r"), "could not be read or written"),
+    ],
+)
+def test_what_cannot_be_run_is_said_before_it_starts(tasks, tmp_path, capsys, options, told):
+    (tmp_path / "FILE").touch()
+    given = [option.replace("FILE", str(tmp_path / "FILE")) for option in options]
+    assert main(["run", str(tmp_path / "x.toml"), "--work", str(tmp_path / "work"), *given]) != 0
+    assert told in capsys.readouterr().err
+    assert not list((tmp_path / "work" / "raw").iterdir())
 
 
 def test_a_plan_runs_once_and_a_failure_stops_only_what_needs_it(tasks, tmp_path, capsys):
