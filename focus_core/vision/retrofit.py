@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -64,8 +64,8 @@ def vision_retrofit(
     if any(m in _ACTIVE for m in layers):
         raise InvalidInput("The model carries a vision attention already.", "Leave that block first; it cannot nest.")
     shape = model.config
-    side = shape.image_size // shape.patch_size
-    tokens = side * side + 1
+    (high, wide), (down, along) = _pair(shape.image_size), _pair(shape.patch_size)
+    tokens = (high // down) * (wide // along) + 1
     if config.kind == "karat" and operators is None:
         place = next(model.parameters())
         one = Operator(config, shape.num_attention_heads, tokens) if config.scope == "universal" else None
@@ -88,6 +88,11 @@ def vision_retrofit(
         for module in layers:
             _ACTIVE.pop(module, None)
         compat.restore(saved)
+
+
+def _pair(size: int | Sequence[int]) -> tuple[int, int]:
+    """Height and width of what transformers' configurations give as a number or as both."""
+    return (size, size) if isinstance(size, int) else (size[0], size[1])
 
 
 def _attention(

@@ -139,6 +139,20 @@ def test_transformers_vit_with_a_variant_is_ours_and_is_restored():
         pass
 
 
+def test_images_that_are_not_square_have_operators_of_their_tokens():
+    from transformers import ViTConfig as Theirs
+    from transformers import ViTModel
+
+    config = Theirs(
+        image_size=(8, 4), patch_size=(2, 2), num_channels=1, hidden_size=12, num_hidden_layers=1,
+        num_attention_heads=3, intermediate_size=12,
+    )  # fmt: skip
+    model = ViTModel(config, add_pooling_layer=False).eval()
+    with torch.no_grad(), vision_retrofit(model, KARAT.attention) as active:
+        assert model(torch.randn(1, 1, 8, 4)).last_hidden_state.shape == (1, 9, 12)
+    assert active.operators[0].tokens == 9
+
+
 def test_a_resumed_run_is_the_uninterrupted_one(tmp_path):
     recipe = Recipe(epochs=3, batch=10, validation=10, warmup=1)
     whole, first = train(KARAT, _images(), recipe, tmp_path / "a")
