@@ -53,7 +53,7 @@ def _models(request: dict[str, Any]) -> list[Any]:
     if not isinstance(names, list) or not 1 <= len(names) <= MOST:
         raise InvalidInput("No vision models are named.", f"Name one or {MOST}.")
     known = {info.name: info for info in vision_models()}
-    missing = [name for name in names if name not in known]
+    missing = [name for name in names if not isinstance(name, str) or name not in known]
     if missing:
         raise InvalidInput(f"There is no vision model {missing[0]!r}.", f"There are {', '.join(known) or 'none'}.")
     chosen = [known[name] for name in names]

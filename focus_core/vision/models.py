@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from focus_core.assets import DATA
-from focus_core.errors import NotAvailable
+from focus_core.errors import InvalidInput, NotAvailable
 from focus_core.vision.config import ViTConfig
 
 if TYPE_CHECKING:
@@ -45,7 +45,11 @@ class VisionModelInfo:
 
 
 def vision_models(folder: str | Path | None = None) -> list[VisionModelInfo]:
-    """All models in a folder, by default those that ship, by name."""
+    """All models in a folder, by default those that ship, by name.
+
+    Raises:
+        InvalidInput: a config.json is damaged.
+    """
     found = sorted(Path(folder or FOLDER).glob("*/config.json"))
     return [_read(path) for path in found if (path.parent / "model.safetensors").is_file()]
 
@@ -55,16 +59,25 @@ def load_vision_model(name: str, folder: str | Path | None = None) -> ViT:
 
     Raises:
         NotAvailable: there is no such model.
+        InvalidInput: its files are damaged.
     """
     known = {info.name: info for info in vision_models(folder)}
     if name not in known:
         raise NotAvailable(f"There is no vision model {name!r}.", f"There are {', '.join(known) or 'none'}.")
+    from safetensors import SafetensorError
     from safetensors.torch import load_file
 
     from focus_core.vision.vit import ViT
 
     model = ViT(known[name].config)
-    model.load_state_dict({k: v.float() for k, v in load_file(known[name].path / "model.safetensors").items()})
+    weights = known[name].path / "model.safetensors"
+    try:
+        model.load_state_dict({k: v.float() for k, v in load_file(weights).items()})
+    except (SafetensorError, RuntimeError) as error:
+        raise InvalidInput(
+            f"{weights} does not hold the weights of its config.json ({type(error).__name__}).",
+            "Train or copy it again.",
+        ) from None
     return model.eval()
 
 
@@ -82,15 +95,21 @@ def save_vision_model(model: ViT, folder: str | Path, **record: Any) -> Path:
 
 
 def _read(path: Path) -> VisionModelInfo:
-    document = json.loads(path.read_text())
-    config = ViTConfig.from_dict(document.pop("model"))
-    return VisionModelInfo(
-        path.parent.name,
-        document.pop("title"),
-        config,
-        document.pop("data"),
-        int(document.pop("seed")),
-        float(document.pop("accuracy")),
-        path.parent,
-        document,
-    )
+    try:
+        document = json.loads(path.read_text())
+        config = ViTConfig.from_dict(document.pop("model"))
+        return VisionModelInfo(
+            path.parent.name,
+            document.pop("title"),
+            config,
+            document.pop("data"),
+            int(document.pop("seed")),
+            float(document.pop("accuracy")),
+            path.parent,
+            document,
+        )
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        raise InvalidInput(
+            f"{path} does not describe a vision model ({type(error).__name__}: {error}).",
+            "Remove it, or copy it again.",
+        ) from None

@@ -55,6 +55,7 @@ def request(**changes):
     [
         ({"models": []}, "No vision models"),
         ({"models": ["nope"]}, "no vision model 'nope'"),
+        ({"models": [[]]}, "no vision model"),
         ({"side": 8}, "reads images of 28 x 28"),
         ({"pixels": "AAAA"}, "has 3 numbers"),
         ({"pixels": "no base64!"}, "has 0 numbers"),

@@ -225,6 +225,14 @@ def test_models_are_saved_listed_and_loaded(tmp_path):
     torch.testing.assert_close(loaded(images), model(images), rtol=0, atol=0.02)
     with pytest.raises(NotAvailable, match="two"):
         load_vision_model("two", tmp_path)
+    weights, described = tmp_path / "one" / "model.safetensors", tmp_path / "one" / "config.json"
+    weights.write_bytes(weights.read_bytes()[:500])
+    with pytest.raises(InvalidInput, match="does not hold the weights"):
+        load_vision_model("one", tmp_path)
+    for damaged in (described.read_text()[:90], "{}", "[]"):
+        described.write_text(damaged)
+        with pytest.raises(InvalidInput, match="does not describe a vision model"):
+            vision_models(tmp_path)
 
 
 def test_records_of_a_model():
