@@ -1,14 +1,17 @@
 """Slim attention's cluster kernel: what it refuses, how tokens are shared, and the kernel itself where a GPU is."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 
 from benchmarks.gpu_slim_clusters import cases, check
-from focus_core.errors import NotAvailable
+from focus_core.errors import InvalidInput, NotAvailable
 from focus_core.kernels.cuda import compiler_refusal
-from focus_core.kernels.slim import Turned, slim_attention
+from focus_core.kernels.slim import Turned, cluster_decode, slim_attention
+from focus_core.kernels.slim.api import _serves
 from focus_core.kernels.slim.cluster_applies import cluster_machine_refusal, shape_refusal
-from focus_core.kernels.slim.cluster_decode import ClusterPlan, shares
+from focus_core.kernels.slim.cluster_decode import ClusterPlan, build_refusal, shares
 from focus_core.kernels.slim.operands import Operands
 
 ROOM = 232_448
@@ -65,6 +68,42 @@ def test_shares_are_whole_tiles_of_all_tokens(batch, past, clusters):
 def test_a_sequence_alone_keeps_all_clusters_busy():
     assert shares(1, 32_767, 16, 32)[0] == 16
     assert shares(16, 32_767, 16, 32)[0] == 1
+
+
+def test_what_cannot_be_built_is_asked_once_and_not_while_a_graph_is_captured(monkeypatch):
+    asked, capturing = [], True
+
+    def kernel(*wanted):
+        asked.append(wanted)
+        raise RuntimeError("CUDA error 209 while loading a kernel: no kernel image.")
+
+    monkeypatch.setattr(cluster_decode, "kernel", kernel)
+    monkeypatch.setattr(cluster_decode, "_TRIED", {})
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: capturing)
+    assert "graph" in build_refusal(operands(), 1.0, None)
+    capturing = False
+    assert [("no kernel image" in build_refusal(operands(), 1.0, None)) for _ in range(2)] == [True, True]
+    assert len(asked) == 1
+    assert not _serves("cuda", operands(), "auto", {"scale": 1.0, "softcap": None})
+
+
+@pytest.mark.parametrize(("clusters", "told"), [(0, "No cluster of 1 blocks"), (3, None)])
+def test_a_gpu_on_which_no_cluster_fits_is_refused(monkeypatch, clusters, told):
+    monkeypatch.setattr(cluster_decode, "kernel", lambda *wanted: SimpleNamespace(clusters=lambda size: clusters))
+    monkeypatch.setattr(cluster_decode, "_TRIED", {})
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+    found = build_refusal(operands(), 1.0, None)
+    assert found is None if told is None else told in found
+
+
+def test_tensors_of_two_devices_and_angles_of_other_rows_are_refused():
+    q, state, weight = torch.randn(2, 8, 1, 64), torch.randn(2, 30, 512), torch.randn(512, 512)
+    for changed in (
+        {"value_weight": weight.to("meta")},
+        {"finish": Turned(torch.ones(3, 30, 32), torch.ones(3, 30, 32))},
+    ):
+        with pytest.raises(InvalidInput, match=r"meta|3 rows"):
+            slim_attention(q, state, **({"value_weight": weight} | changed))
 
 
 def test_a_missing_compiler_is_a_reason():

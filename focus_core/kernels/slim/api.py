@@ -14,6 +14,7 @@ from focus_core.kernels.slim.cpu import slim_values, slim_weights
 from focus_core.kernels.slim.operands import Finish, Operands, work_of
 from focus_core.kernels.slim.reference import slim_reference
 from focus_core.kernels.slim.triton_applies import slim_triton_refusal
+from focus_core.kernels.slim.turned import Turned
 from focus_core.kernels.slim_work import ORDERS
 
 _REFUSALS = {
@@ -84,6 +85,7 @@ def slim_attention(
         Unsupported: for a call that the triton or cuda backend does not serve, with the reason.
     """
     _check(q, state, key_weight, value_weight, key_bias, value_bias, new_key, new_value, key_mask, causal)
+    _check_places(q, state, key_weight, value_weight, key_bias, value_bias, new_key, new_value, key_mask, finish)
     check_first_key(first_key, q.shape[0])
     check_softcap(softcap)
     for name, value, allowed in (("backend", backend, BACKENDS), ("order", order, ORDERS)):
@@ -107,7 +109,7 @@ def slim_attention(
     )
     options: dict[str, Any] = {"scale": scale_of(q, scale), "softcap": softcap}
     if backend == "auto" and q.is_cuda and work_of(operands).order(order) == "weights":
-        backend = next((name for name in ("cuda", "triton") if _REFUSALS[name][0](operands, order) is None), backend)
+        backend = next((name for name in ("cuda", "triton") if _serves(name, operands, order, options)), backend)
     if backend in ("triton", "cuda"):
         refusal, machine = _REFUSALS[backend]
         reason = refusal(operands, order)
@@ -128,6 +130,16 @@ def slim_attention(
     else:
         out, lse = slim_weights(operands, **options)
     return (out, lse) if return_lse else out
+
+
+def _serves(backend: str, operands: Operands, order: str, options: dict[str, Any]) -> bool:
+    if _REFUSALS[backend][0](operands, order) is not None:
+        return False
+    if backend == "triton":
+        return True
+    from focus_core.kernels.slim.cluster_decode import build_refusal
+
+    return build_refusal(operands, **options) is None
 
 
 def _check(q, state, key_weight, value_weight, key_bias, value_bias, new_key, new_value, key_mask, causal) -> None:
@@ -166,3 +178,15 @@ def _check(q, state, key_weight, value_weight, key_bias, value_bias, new_key, ne
         )
     if not (q.dtype == state.dtype and q.is_floating_point()):
         raise InvalidInput(f"Query and state need one float type, not {q.dtype} and {state.dtype}.")
+
+
+def _check_places(q, *others) -> None:
+    """Kernels take addresses: a tensor of another device, or angles of too few rows, would be read past their end."""
+    *given, finish = others
+    for x in given:
+        if x is not None and x.device != q.device:
+            raise InvalidInput(
+                f"Slim attention's tensors are on {q.device} and {x.device}.", "Move them to one device."
+            )
+    if isinstance(finish, Turned) and finish.cos.shape[0] not in (1, q.shape[0]):
+        raise InvalidInput(f"There are angles of {finish.cos.shape[0]} rows for {q.shape[0]} sequences.")

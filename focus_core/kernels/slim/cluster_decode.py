@@ -6,9 +6,11 @@ import ctypes
 import functools
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 
+from focus_core.errors import NotAvailable
 from focus_core.kernels.cuda import Kernel, kernel
 from focus_core.kernels.focus.triton.tiles import cover, padded, scores_of
 from focus_core.kernels.slim.cluster_applies import COLUMNS
@@ -46,6 +48,7 @@ class ClusterPlan:
 
 USUAL = ClusterPlan()
 """The sizes that are used where none are given."""
+_TRIED: dict[tuple[Any, ...], str | None] = {}
 
 
 def shares(batch: int, past: int, clusters: int, tile: int, splits: int | None = None) -> tuple[int, int]:
@@ -73,13 +76,32 @@ def shares(batch: int, past: int, clusters: int, tile: int, splits: int | None =
 
 def compiled(o: Operands, capped: bool, plan: ClusterPlan) -> Kernel:
     """The kernel for a call."""
+    return kernel(*_wanted(o, capped, plan))
+
+
+def build_refusal(o: Operands, scale: float, softcap: float | None, plan: ClusterPlan = USUAL) -> str | None:
+    """Why the kernel for a call cannot be compiled, loaded or placed on its GPU; None where it can. Tried once."""
+    wanted = _wanted(o, scores_of(scale, softcap).capped, plan)
+    if wanted not in _TRIED:
+        if torch.cuda.is_current_stream_capturing():
+            return "Slim attention's cluster kernel is not loaded while a CUDA graph is captured: call it once before."
+        blocks = o.q.shape[1] * o.q.shape[3] // COLUMNS
+        try:
+            fits = kernel(*wanted).clusters(blocks) > 0
+            _TRIED[wanted] = None if fits else f"No cluster of {blocks} blocks fits on this GPU at once."
+        except (NotAvailable, RuntimeError) as problem:
+            _TRIED[wanted] = f"Slim attention's cluster kernel cannot be built here: {problem}"
+    return _TRIED[wanted]
+
+
+def _wanted(o: Operands, capped: bool, plan: ClusterPlan) -> tuple[Any, ...]:
     heads, dim = o.q.shape[1], o.q.shape[3]
     constants = {
         "HEADS": heads, "DIM": dim, "CLUSTER": heads * dim // COLUMNS, "WIDTH": padded(heads * dim), "TILE": plan.tile,
         "STAGES": plan.stages, "TURNED": int(o.finish is not None), "CAPPED": int(capped),
         "PADDED": int(o.first_key is not None), "BF16": int(o.q.dtype == torch.bfloat16),
     }  # fmt: skip
-    return kernel(_SOURCE, "slim_decode", tuple(constants.items()), _THREADS, plan.shared(heads, dim), o.q.device)
+    return _SOURCE, "slim_decode", tuple(constants.items()), _THREADS, plan.shared(heads, dim), o.q.device
 
 
 @functools.lru_cache
@@ -96,11 +118,11 @@ def cluster_states(o: Operands, past: int, scale: float, softcap: float | None, 
     found = compiled(o, scores.capped, plan)
     splits, per = shares(batch, past, _at_once(found, blocks), plan.tile, plan.splits)
     parts = Parts(batch, heads, padded(heads), splits, width, device)
-    q = o.q.contiguous()
+    q = _aligned(o.q)
     cos = sin = first = q
     step = 0
     if isinstance(o.finish, Turned):
-        cos, sin = (x.to(device, torch.float32).contiguous() for x in (o.finish.cos, o.finish.sin))
+        cos, sin = (_aligned(x.to(device, torch.float32)) for x in (o.finish.cos, o.finish.sin))
         step = 0 if cos.shape[0] == 1 else cos.stride(0)
     if o.first_key is not None:
         first = o.first_key.to(device, torch.int32)
@@ -116,3 +138,9 @@ def cluster_states(o: Operands, past: int, scale: float, softcap: float | None, 
     lse = torch.empty(batch, heads, 1, dtype=torch.float32, device=device)
     parts.merge(sums, lse)
     return sums, lse
+
+
+def _aligned(x: torch.Tensor) -> torch.Tensor:
+    """One block of memory that starts where 16 bytes divide: the kernel loads several numbers at once."""
+    x = x.contiguous()
+    return x if x.data_ptr() % 16 == 0 else x.clone()
