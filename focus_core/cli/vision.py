@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from focus_core.vision.models import VisionModelInfo
 
 SUMMARY = "a vision transformer with softmax, KArAt or XAttention: train, eval, look, table"
+_BATCH = 250
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -160,12 +161,14 @@ def _eval(args: argparse.Namespace) -> dict[str, Any]:
     counts: list[float] = []
     lens = _lens(args, info)
     how = {"attention": lens, "counts": counts} if lens else {}
+    right = accuracy(model, x, y, _BATCH, **how)
+    sizes = [len(part) for part in x.split(_BATCH) for _ in range(info.config.depth)]
     return {
         "model": args.model,
         "images": len(x),
-        "accuracy": accuracy(model, x, y, 250, **how),
+        "accuracy": right,
         "recorded_accuracy": info.accuracy,
-        "kept_pairs": statistics.fmean(counts) if counts else 1.0,
+        "kept_pairs": statistics.fmean(counts, weights=sizes) if counts else 1.0,
         "maps": maps_record(model, x[:400]),
     }
 

@@ -84,7 +84,8 @@ def digits() -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
 def prepare_image(image: Any, side: int = 28) -> torch.Tensor:
     """A person's image as a model takes it: grey, light on black, [1, 1, side, side].
 
-    The data show garments light on black. An image whose border is light is inverted; it is cut to the middle square.
+    The data show garments light on black. An image whose border is light is inverted; one that is not
+    square is padded with its border's shade, as on the page Vision.
     A clear ground is read as white, and a camera's turn is undone.
 
     Args:
@@ -110,15 +111,16 @@ def prepare_image(image: Any, side: int = 28) -> torch.Tensor:
         layer = image.convert("RGBA")
         image = Image.alpha_composite(Image.new("RGBA", layer.size, "white"), layer)
     grey = np.asarray(image.convert("L"))
-    h, w = grey.shape
-    cut = min(h, w)
-    top, left = (h - cut) // 2, (w - cut) // 2
-    grey = grey[top : top + cut, left : left + cut]
-    border = np.concatenate([grey[0], grey[-1], grey[:, 0], grey[:, -1]])
-    if np.median(border) > 127:
+    if grey.shape != (side, side):
+        ground = int(np.median(_border(grey)))
+        grey = np.asarray(ImageOps.pad(Image.fromarray(grey), (side, side), color=ground))
+    if np.median(_border(grey)) > 127:
         grey = 255 - grey
-    small = Image.fromarray(grey).resize((side, side), Image.Resampling.BOX if cut > side else Image.Resampling.BICUBIC)
-    return normalise(np.asarray(small)[None])
+    return normalise(grey[None])
+
+
+def _border(grey: np.ndarray) -> np.ndarray:
+    return np.concatenate([grey[0], grey[-1], grey[:, 0], grey[:, -1]])
 
 
 def eight_bits(picture: Image.Image) -> Image.Image:

@@ -1,10 +1,13 @@
 """Pictures of every depth and kind, damaged ones, and arrays that are no images."""
 
+import io
+
 import numpy as np
 import pytest
 import torch
 from PIL import Image
 
+from analysis.vision import converted
 from focus_core.errors import InvalidInput
 from focus_core.vision import data
 from focus_core.vision.config import AttentionConfig
@@ -65,6 +68,17 @@ def test_a_clear_ground_is_white_and_a_cameras_turn_is_undone(tmp_path):
 def test_what_holds_no_pixels_is_refused(given, said):
     with pytest.raises(InvalidInput, match=said):
         data.prepare_image(given)
+
+
+@pytest.mark.parametrize("size", [(40, 90), (90, 40), (28, 28), (13, 28)])
+def test_the_page_and_the_command_frame_a_picture_alike(size):
+    shades = np.random.default_rng(3).integers(0, 256, size[::-1], np.uint8)
+    shades[0] = shades[-1] = 230
+    shades[:, 0] = shades[:, -1] = 230
+    saved = io.BytesIO()
+    Image.fromarray(shades).save(saved, "PNG")
+    shown, _ = converted(saved.getvalue(), 28, 1)
+    np.testing.assert_allclose(_bytes(data.prepare_image(Image.fromarray(shades))), shown[0], atol=0.6)
 
 
 def test_half_precision_keeps_the_blocks_that_fp32_keeps():
