@@ -186,17 +186,28 @@ def made_by(measured: dict[str, Any]) -> dict[str, Any]:
     found = document(measured["file"])
     command = measured.get("command")
     stamp: dict[str, Any] = {}
-    for name in _WHERE_COMMANDS_ARE:
-        part = found if not name else found.get(name)
+    time = None
+    # A file may hold rows of several commands, so the row's own word comes first.
+    for part in (_row_of(measured, found), *(found.get(name) if name else found for name in _WHERE_COMMANDS_ARE)):
         if isinstance(part, dict):
             command = command or part.get("command")
             stamp = stamp or part.get("environment") or {}
+            time = time or part.get("time")
     first: Any = next(iter(found.get("rows") or []), {})
     stamp = stamp or (first.get("environment") if isinstance(first, dict) else None) or {}
-    time = stamp.get("time") or found.get("time")
+    time = time or stamp.get("time")
     return {
         "command": command or (first.get("command") if isinstance(first, dict) else None),
         "date": time[:10] if time else None,
         "device": stamp.get("device"),
         "file": f"data/results/{measured['file']}",
     }
+
+
+def _row_of(measured: dict[str, Any], found: Any) -> Any:
+    """The row that the first of a measurement's places in its file is of; None where it is of none."""
+    for place in (measured.get("keys") or {"a": measured.get("key", "")}).values():
+        if ": " not in place and (row := re.match(r"[^\[\]]*\[[^@\]]*\]", place)):
+            rows = at(found, row[0])
+            return rows[0] if isinstance(rows, list) and rows else rows
+    return None

@@ -44,6 +44,13 @@ def test_every_number_is_that_of_its_file(name, at, measured):
     assert ledger.made_by(measured)["command"]
 
 
+def test_a_number_is_told_with_the_command_of_its_own_row():
+    found = ledger.document("bench-xattention-h200.json")
+    (measured,) = ledger.claim("xattention-13x")["measured"]
+    row = ledger.at(found, "rows[design=flash&form=own&tokens=131072]")
+    assert ledger.made_by(measured)["command"] == row["command"] != found["command"]
+
+
 def test_what_is_not_there_is_refused():
     good = {"file": "bench-focus-cpu.json", "key": "rows[length=8192].speedup"}
     assert ledger.resolve(good) > 1
