@@ -151,6 +151,7 @@ def work(queue: Any, folder: str, data: str | None, gpu: str | None, until: floa
             epochs=recipe.epochs,
         )
         write_json(target, document)
+        target.with_suffix(".ckpt").unlink(missing_ok=True)
         print(json.dumps({"run": run.name, "accuracy": round(document["accuracy"], 4)}), flush=True)
 
 

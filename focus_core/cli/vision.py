@@ -136,6 +136,7 @@ def _train(args: argparse.Namespace) -> dict[str, Any]:
         accuracy=document["accuracy"],
         epochs=recipe.epochs,
     )
+    (out / "training.ckpt").unlink(missing_ok=True)
     return {"out": str(out), **document}
 
 

@@ -91,6 +91,7 @@ def train(
         images: all of them are put on the device.
         recipe: the training.
         out: the checkpoint's file; a run with the same settings goes on from it, and ends as if never stopped.
+            Whoever keeps the model removes it then.
         device: ``cpu`` or ``cuda``; on a GPU the matrix products are in bf16.
         progress: told the fraction done.
         cancel: asked every epoch; the checkpoint is written before Cancelled is raised.
@@ -201,7 +202,6 @@ def train(
         **identity,
         "environment": environment(place),
     }
-    path.unlink(missing_ok=True)
     return model, document
 
 

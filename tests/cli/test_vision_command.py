@@ -25,6 +25,7 @@ def test_a_model_is_trained_and_listed(tmp_path, capsys):
     assert found["command"].startswith("python -m focus_core vision train")
     (info,) = vision_models(tmp_path)
     assert info.accuracy == found["accuracy"]
+    assert not (out / "training.ckpt").exists()
     assert main(["vision", "train", "--limit", "1", "--out", str(out)]) == 2
     assert "held out" in capsys.readouterr().err
 

@@ -167,7 +167,7 @@ def test_a_resumed_run_is_the_uninterrupted_one(tmp_path):
     assert first["loss"] == second["loss"]
     assert first["validation"] == second["validation"]
     assert len(first["loss"]["loss"]) == 9
-    assert not (tmp_path / "b").exists()
+    assert (tmp_path / "b").exists(), "until the model is kept, a killed program must not lose it"
     with pytest.raises(InvalidInput, match="not trained"):
         train(SHAPE.with_attention(kind="xattention"), _images(), recipe, tmp_path / "c")
 
