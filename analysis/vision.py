@@ -12,7 +12,7 @@ import pandas as pd
 
 from analysis.numbers import percent, sig3
 from focus_core.errors import InvalidInput
-from focus_core.vision.data import eight_bits
+from focus_core.vision.data import border_shade, eight_bits, on_white, squared
 
 KIND_WORDS = {"softmax": "softmax", "karat": "KArAt", "xattention": "XAttention"}
 SHARE, WEIGHT = "Share of the row", "Weight"
@@ -202,10 +202,7 @@ def converted(data: bytes, side: int, channels: int) -> tuple[np.ndarray, list[s
             )
         picture: Image.Image = eight_bits(ImageOps.exif_transpose(opened))
         mode = picture.mode
-        if mode in ("RGBA", "LA", "PA") or "transparency" in picture.info:
-            rgba = picture.convert("RGBA")
-            picture = Image.alpha_composite(Image.new("RGBA", rgba.size, "white"), rgba)
-        picture = picture.convert("L" if channels == 1 else "RGB")
+        picture = on_white(picture).convert("L" if channels == 1 else "RGB")
     except InvalidInput:
         raise
     except (UnidentifiedImageError, OSError, ValueError, SyntaxError, Image.DecompressionBombError):
@@ -215,18 +212,13 @@ def converted(data: bytes, side: int, channels: int) -> tuple[np.ndarray, list[s
     said = []
     if picture.size != (side, side):
         wide, high = picture.size
-        edge = float(np.median(_edge(np.asarray(picture.convert("L")))))
-        picture = ImageOps.pad(picture, (side, side), color=int(edge) if channels == 1 else (int(edge),) * 3)
+        picture = squared(picture, side)
         said.append(f"scaled from {wide:,} x {high:,} to {side} x {side} pixels")
     if channels == 1 and mode not in ("L", "1"):
         said.append("its colours made grey")
     pixels = np.asarray(picture, np.uint8)
-    if np.median(_edge(pixels if channels == 1 else pixels.mean(-1))) > 127:
+    if border_shade(pixels if channels == 1 else pixels.mean(-1)) > 127:
         pixels = 255 - pixels
         said.append("turned to its negative, since the training images are bright on black")
     pixels = pixels[None] if channels == 1 else np.moveaxis(pixels, -1, 0)
     return np.ascontiguousarray(pixels), said
-
-
-def _edge(pixels: np.ndarray) -> np.ndarray:
-    return np.concatenate([pixels[0], pixels[-1], pixels[:, 0], pixels[:, -1]])

@@ -106,21 +106,35 @@ def prepare_image(image: Any, side: int = 28) -> torch.Tensor:
         image = Image.fromarray(np.clip(array, 0, 255).astype(np.uint8))
     if 0 in image.size:
         raise InvalidInput(f"The image has {image.width} x {image.height} pixels.", "Give one of 1 x 1 or more.")
-    image = eight_bits(ImageOps.exif_transpose(image))
-    if image.mode in ("RGBA", "LA", "PA", "P") or "transparency" in image.info:
-        layer = image.convert("RGBA")
-        image = Image.alpha_composite(Image.new("RGBA", layer.size, "white"), layer)
-    grey = np.asarray(image.convert("L"))
-    if grey.shape != (side, side):
-        ground = int(np.median(_border(grey)))
-        grey = np.asarray(ImageOps.pad(Image.fromarray(grey), (side, side), color=ground))
-    if np.median(_border(grey)) > 127:
+    grey = np.asarray(squared(on_white(eight_bits(ImageOps.exif_transpose(image))).convert("L"), side))
+    if border_shade(grey) > 127:
         grey = 255 - grey
     return normalise(grey[None])
 
 
-def _border(grey: np.ndarray) -> np.ndarray:
-    return np.concatenate([grey[0], grey[-1], grey[:, 0], grey[:, -1]])
+def border_shade(grey: np.ndarray) -> int:
+    """The median of a grey image's outermost pixels."""
+    return int(np.median(np.concatenate([grey[0], grey[-1], grey[:, 0], grey[:, -1]])))
+
+
+def on_white(picture: Image.Image) -> Image.Image:
+    """A picture without clear parts: they are white."""
+    from PIL import Image
+
+    if picture.mode not in ("RGBA", "LA", "PA", "P") and "transparency" not in picture.info:
+        return picture
+    layer = picture.convert("RGBA")
+    return Image.alpha_composite(Image.new("RGBA", layer.size, "white"), layer)
+
+
+def squared(picture: Image.Image, side: int) -> Image.Image:
+    """A picture of mode L or RGB, ``side`` pixels square: scaled, and padded with its border's shade."""
+    from PIL import ImageOps
+
+    if picture.size == (side, side):
+        return picture
+    shade = border_shade(np.asarray(picture.convert("L")))
+    return ImageOps.pad(picture, (side, side), color=shade if picture.mode == "L" else (shade,) * 3)
 
 
 def eight_bits(picture: Image.Image) -> Image.Image:
