@@ -166,7 +166,7 @@ def why(rows: list[dict[str, Any]]) -> dict[str, str]:
         return {}
     ms = {row["design"]: row["ms_graph"]["median"] for row in some if "kept" in row}
     states = ms[f"{ClusterPlan()}"]
-    least = whole["bytes"] / (2 * whole["bytes"]) * whole[f"{whole['baseline_graph']}_graph_ms"]["median"]
+    least = 0.5 * whole[f"{whole['baseline_graph']}_graph_ms"]["median"]
     parts = ", ".join(f"{name} {ms[name]:.2f}" for name in (f"without {stage}" for stage in _LEFT_OUT) if name in ms)
     return {
         "slim-decode": f"The states are read once, {whole['bytes'] / 1e9:.2f} GB at {whole['gb_per_s']:,.0f} GB/s; at "

@@ -83,7 +83,7 @@ def score_with(q: Any, k: Any, tile: tuple, copies: bool) -> Callable[[], Any]:
     return lambda: triton_choice(q, k, **settings, tile=ScoreTile(*tile), copies=copies)
 
 
-def pass_with(q: Any, k: Any, v: Any, mask: Any, tile: tuple, copies: bool, sort: bool = True) -> Callable[[], Any]:
+def pass_with(q: Any, k: Any, v: Any, mask: Any, tile: tuple, copies: bool, sort: bool = False) -> Callable[[], Any]:
     """Attention over the blocks of a mask with these tiles."""
     from focus_core.kernels.block_sparse.triton_lists import list_blocks
     from focus_core.kernels.block_sparse.triton_pass import PassTile, sparse_pass
@@ -115,7 +115,7 @@ def pick(one: Any, choose: Callable[..., Any], device: str) -> list[dict[str, An
     for tile, copies in _tiles(PASS if device == "cuda" else PASS[:1]):
         tiles[f"pass {tile} {copies}"] = ("pass", tile, copies)
         runs[f"pass {tile} {copies}"] = pass_with(q, k, v, mask, tile, copies)
-    runs["pass, rows in order"] = pass_with(q, k, v, mask, PASS[1], True, sort=False)
+    runs["pass, longest rows first"] = pass_with(q, k, v, mask, PASS[1], True, sort=True)
     times, failed = interleaved(runs, 3, device)
     middle = {name: statistics.median(found) for name, found in times.items()}
     score = min((name for name in middle if name.startswith("score")), key=middle.__getitem__)
