@@ -10,6 +10,7 @@ import numpy as np
 
 from analysis.palette import group_label
 from analysis.parts import KINDS, Parts
+from focus_core.interpret.words import log_odds, word_type
 from focus_core.trace import Trace
 
 SIDES = ("keys", "queries")
@@ -76,13 +77,7 @@ def far_from_sinks(trace: Trace) -> np.ndarray:
 
 def word_types(trace: Trace) -> list[str]:
     """Each token as a type: without the space before it, in lower case; white space as visible marks."""
-    return [_type(token) for token in trace.tokens]
-
-
-def _type(token: str) -> str:
-    if bare := token.strip():
-        return bare.lower()
-    return token.replace("\n", "↵").replace("\t", "⇥").replace(" ", "␣") or "∅"
+    return [word_type(token) for token in trace.tokens]
 
 
 def group_table(trace: Trace, layer: int, router: int, parts: Parts | None, side: str = "keys") -> list[Group]:
@@ -121,28 +116,6 @@ def group_table(trace: Trace, layer: int, router: int, parts: Parts | None, side
         name = name_of(of_kind, typical) if share < ALMOST_ALL else "almost every token"
         table.append(Group(g, size, share, load, typical, name, kind, most / max(1, judged), tag, judged))
     return table
-
-
-def log_odds(counts: np.ndarray) -> np.ndarray:
-    """How typical each type is of each group against all others: z-scores of log-odds with an informative prior.
-
-    Monroe, Colaresi and Quinn 2008, "Fightin' Words", equations 16, 18 and 20-22; the prior is the whole text's
-    distribution with the weight of one observation a type, so that rare types do not win by chance.
-
-    Args:
-        counts: (K, V) occurrences of V types in K groups.
-
-    Returns:
-        (K, V) z-scores, positive where a type is more frequent in the group than outside it.
-    """
-    counts = np.asarray(counts, float)
-    whole = counts.sum(0)
-    prior = np.maximum(whole / max(1.0, whole.sum()) * len(whole), 1e-9)
-    inside, outside = counts + prior, whole - counts + prior
-    rest_in = np.maximum(inside.sum(1, keepdims=True) - inside, 1e-9)
-    rest_out = np.maximum(outside.sum(1, keepdims=True) - outside, 1e-9)
-    difference = np.log(inside / rest_in) - np.log(outside / rest_out)
-    return difference / np.sqrt(1 / inside + 1 / outside)
 
 
 def name_of(kinds: Counter[int], typical: tuple[tuple[str, int, float], ...]) -> str:

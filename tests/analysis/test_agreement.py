@@ -9,6 +9,7 @@ from analysis import grammar
 from analysis.groups import Group, group_table
 from analysis.parts import KINDS, RULE, RULE_ALL, parts_of
 from focus_core import assets
+from focus_core.interpret import chance, scores
 from tests.app.synthetic import make_trace
 
 
@@ -24,7 +25,7 @@ def parts(trace):
 
 
 def score(table) -> dict[str, float]:
-    return {name: float(value) for name, value in a.scores(np.array(table)).items()}
+    return {name: float(value) for name, value in scores.scores(np.array(table)).items()}
 
 
 def test_scores_by_hand():
@@ -71,13 +72,13 @@ def test_baselines_keep_what_they_say_they_keep():
     joined[np.arange(300), rng.choice(5, 300, p=[0.5, 0.2, 0.1, 0.1, 0.1])] = True
     which = rng.integers(0, 60, 300)
     size = joined.sum(0)
-    for sets in a.shuffled(joined, 3, rng):
+    for sets in chance.shuffled(joined, 3, rng):
         assert (sets.sum(0) == size).all()
         assert not np.array_equal(sets, joined)
-    even = a.uniform(joined, 50, rng)
+    even = chance.uniform(joined, 50, rng)
     assert (even.sum(-1) == 1).all()
     assert np.abs(even.mean((0, 1)) - 0.2).max() < 0.02
-    draws = a.one_group_a_type(joined, which, 20, rng)
+    draws = chance.one_group_a_type(joined, which, 20, rng)
     assert (draws.sum(-1) == 1).all()
     for sets in draws:
         for w in range(60):
@@ -92,7 +93,7 @@ def test_types_of_queries_get_as_many_different_groups():
     joined = np.zeros((200, 8), bool)
     for row in joined:
         row[rng.choice(8, 3, replace=False)] = True
-    draws = a.one_group_a_type(joined, rng.integers(0, 40, 200), 4, rng)
+    draws = chance.one_group_a_type(joined, rng.integers(0, 40, 200), 4, rng)
     assert (draws.sum(-1) == 3).all()
 
 
@@ -196,10 +197,10 @@ def test_a_share_is_said_with_the_tag_it_is_the_share_of():
 
 def test_a_lookup_by_word_gives_each_type_the_groups_it_has_most():
     joined = np.eye(3, dtype=bool)[[0, 0, 1, 2, 2]]
-    found = a.most_frequent_group(joined, np.array([0, 0, 0, 1, 1]))
+    found = chance.most_frequent_group(joined, np.array([0, 0, 0, 1, 1]))
     assert found.shape == (1, 5, 3)
     assert found[0].argmax(-1).tolist() == [0, 0, 0, 2, 2]
-    two = a.most_frequent_group(np.array([[1, 1, 0], [1, 1, 0], [0, 1, 1]], bool), np.array([0, 0, 0]))
+    two = chance.most_frequent_group(np.array([[1, 1, 0], [1, 1, 0], [0, 1, 1]], bool), np.array([0, 0, 0]))
     assert (two.sum(-1) == 2).all()
     assert two[0, 2].tolist() == [True, True, False]
 
