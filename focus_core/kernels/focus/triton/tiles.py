@@ -64,13 +64,17 @@ def scores_of(scale: float, softcap: float | None) -> Scores:
 
 @dataclass(frozen=True)
 class Tile:
-    """Rows and keys of a block, warps, pipeline stages, and whether the copy engine brings the sorted keys."""
+    """Rows and keys of a block, warps, pipeline stages, and whether the copy engine brings the sorted keys.
+
+    ``registers`` is the most that a thread may use, so that another kernel's blocks fit beside; None: as it comes.
+    """
 
     rows: int
     keys: int
     warps: int
     stages: int
     copies: bool = False
+    registers: int | None = None
 
 
 def padded(dim: int) -> int:
