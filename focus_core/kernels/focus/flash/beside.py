@@ -37,18 +37,19 @@ class Branch:
     """Work beside the current stream."""
 
     def __init__(self, device: torch.device) -> None:
-        self._main = torch.cuda.current_stream(device) if device.type == "cuda" else None
-        self._side = _second(device) if device.type == "cuda" else None
-        if self._side is not None:
-            self._side.wait_stream(self._main)
+        self._streams = (torch.cuda.current_stream(device), _second(device)) if device.type == "cuda" else None
+        if self._streams:
+            main, side = self._streams
+            side.wait_stream(main)
 
     @contextmanager
     def work(self) -> Iterator[None]:
         """What is started here goes to the branch."""
-        with torch.cuda.stream(self._side):
+        with torch.cuda.stream(self._streams and self._streams[1]):
             yield
 
     def join(self) -> None:
         """Let the current stream wait for the branch."""
-        if self._side is not None:
-            self._main.wait_stream(self._side)
+        if self._streams:
+            main, side = self._streams
+            main.wait_stream(side)

@@ -65,8 +65,10 @@ def focus_flash(
     lse = torch.empty(q.shape[:3], dtype=torch.float32, device=q.device) if return_lse or apart else None
     widest = max(q.shape[3], v.shape[3])
     tile = fitted(apart_tile(q.dtype, widest), q.dtype, widest, shared_memory(q.device))
-    to = out, lse
-    pairs = query_bits, first, window, sinks, scores_of(scale, softcap), tile
+    scores = scores_of(scale, softcap)
+
+    def near_pairs(parts: SortedPart | LeftOut) -> None:
+        near_pass((q, k, v), out, lse, parts, query_bits, first, window, sinks, scores, tile)
 
     def grouped() -> SortedPart:
         rows = scatter_tokens(q, k, v, (near.spot, far.spot), far.group, routers)
@@ -76,12 +78,12 @@ def focus_flash(
     if apart:
         with branched(q.device) as branch:
             with branch.work():
-                near_pass((q, k, v), *to, LeftOut(far.group), *pairs)
+                near_pairs(LeftOut(far.group))
             parts = grouped()
-        merge_parts(*to, parts)
+        merge_parts(out, lse, parts)
     else:
-        near_pass((q, k, v), *to, grouped(), *pairs)
-    return to if return_lse else out
+        near_pairs(grouped())
+    return (out, lse) if return_lse else out
 
 
 def _refuse(reason: str | None) -> None:
