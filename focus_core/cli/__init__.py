@@ -1,8 +1,9 @@
 """One file a command; a file in this folder that defines ``SUMMARY``, ``configure``, ``run`` and ``table`` is one.
 
 ``configure(parser)`` adds the arguments, ``run(args)`` returns the document that ``--json`` writes, with the command
-that made it where it is a dict, and ``table`` shows that document to a person. Nothing here imports torch before a
-command runs.
+that made it where it is a dict, and ``table`` shows that document to a person. A command that several processes do
+together (`accelerate launch`) defines ``SHARED``; the first of them alone writes and shows the document. Nothing here
+imports torch before a command runs.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from collections.abc import Sequence
 from types import ModuleType
 from typing import NoReturn
 
-from focus_core.cli.output import check_writable, clear_progress, write_json
+from focus_core.cli.output import check_writable, clear_progress, processes, write_json
 from focus_core.errors import Cancelled, FocusError, InvalidInput, NotAvailable, TooLarge, Unsupported
 
 DONE, FAILED, REFUSED, INTERRUPTED = 0, 1, 2, 130
@@ -58,10 +59,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         The exit code: 0 done, 2 wrong arguments or unsupported, 1 failed, 130 interrupted.
     """
     args = parser().parse_args(arguments)
+    rank, count = processes()
     try:
-        if args.json is not None:
+        if count > 1 and not getattr(args.module, "SHARED", False):
+            raise InvalidInput(f"{args.command} is one process's work, and {count} were started.", "Start it alone.")
+        if args.json is not None and rank == 0:
             check_writable(args.json)
         document = args.module.run(args)
+        if rank:
+            return DONE
         if args.json is not None:
             if isinstance(document, dict):
                 given = sys.argv[1:] if arguments is None else arguments
@@ -71,11 +77,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(args.module.table(document))
     except (KeyboardInterrupt, Cancelled):
         clear_progress()
-        print("Stopped.", file=sys.stderr)
+        if rank == 0:
+            print("Stopped.", file=sys.stderr)
         return INTERRUPTED
     except FocusError as error:
         clear_progress()
-        print(error, file=sys.stderr)
+        print(f"[process {rank + 1} of {count}] {error}" if count > 1 else error, file=sys.stderr)
         return REFUSED if isinstance(error, (InvalidInput, Unsupported, TooLarge, NotAvailable)) else FAILED
     except BrokenPipeError:
         sys.stderr.close()

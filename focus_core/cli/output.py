@@ -19,6 +19,12 @@ _BAR = 24
 _WIDTH = 100
 
 
+def processes() -> tuple[int, int]:
+    """Number of this process, from 0, and how many the launcher started; 0 and 1 without one."""
+    count = int(os.environ.get("WORLD_SIZE") or 1)
+    return (int(os.environ.get("RANK") or 0), count) if count > 1 else (0, 1)
+
+
 def check_writable(path: str) -> None:
     """Refuse a result file that could not be written, before the work is done.
 
@@ -121,8 +127,8 @@ def settings_text(config: dict[str, Any]) -> str:
 
 
 def bar() -> Callable[[float, str], None]:
-    """A progress callback that draws a bar on stderr; silent when stderr is no terminal."""
-    if not sys.stderr.isatty():
+    """A progress callback that draws a bar on stderr; silent without a terminal, and in all processes but the first."""
+    if not sys.stderr.isatty() or processes()[0]:
         return lambda fraction, message: None
 
     def draw(fraction: float, message: str) -> None:
@@ -138,7 +144,10 @@ def bar() -> Callable[[float, str], None]:
 
 @contextmanager
 def stop_request() -> Iterator[Callable[[], bool]]:
-    """A cancel callback that the first Ctrl-C turns on, so that work ends at a good place; the second ends at once."""
+    """A cancel callback that the first Ctrl-C or SIGTERM turns on, so that work ends at a good place.
+
+    The second Ctrl-C ends at once. SIGTERM is how launchers and clusters ask.
+    """
     asked = False
 
     def note(number: int, frame: Any) -> None:
@@ -146,11 +155,12 @@ def stop_request() -> Iterator[Callable[[], bool]]:
         asked = True
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
-    before = signal.signal(signal.SIGINT, note)
+    before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield lambda: asked
     finally:
-        signal.signal(signal.SIGINT, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def clear_progress() -> None:

@@ -9,10 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from focus_core.cli.options import add_model, load
-from focus_core.cli.output import adapter_folder, bar, pairs, stop_request
+from focus_core.cli.output import adapter_folder, bar, pairs, processes, stop_request
+from focus_core.errors import InvalidInput
 from focus_core.training.settings import BALANCES, FORMS, KINDS, MAPS, WEIGHTINGS, TrainSettings
 
 SUMMARY = "train an adapter for a frozen model: routers, LoRA, a latent's factors, or a control (temperature, k-means)"
+SHARED = True
 NOVELS = "novels"
 KMEANS, ROUTING, FEATURE_MAPS, FACTORS = "kmeans", "routing", "feature_maps", "factors"
 _FITTED = (KMEANS, ROUTING, FEATURE_MAPS, FACTORS)
@@ -72,7 +74,12 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
             given[name] = _BY_KIND.get(name, {}).get(args.kind, getattr(TrainSettings, name))
     trained_kind = "latent" if args.kind == FACTORS else "router" if args.kind in _FITTED else args.kind
     chosen = TrainSettings(**(given | {"kind": trained_kind}))
-    out = adapter_folder(args.out)
+    rank, count = processes()
+    if count > 1 and args.kind in _FITTED:
+        raise InvalidInput(f"{args.kind} is fitted by one process, and {count} were started.", "Start it alone.")
+    if count > 1 and ":" in (args.device or ""):
+        raise InvalidInput(f"{count} processes cannot all have {args.device}.", "Say cpu or cuda: each takes its own.")
+    out = Path(args.out) if rank else adapter_folder(args.out)
     training, validation, names = _texts(args.text)
     progress = bar()
     loaded = load(args, progress)
@@ -95,7 +102,8 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     if args.kind in _FITTED:
         adapter = _fit(args.kind, loaded, training_ids, chosen, out, names, progress)
     else:
-        from focus_core.training.trainer import leave_group, train
+        from focus_core.training.processes import leave_group
+        from focus_core.training.trainer import train
 
         try:
             with stop_request() as cancel:
@@ -106,7 +114,7 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
                     chosen,
                     out,
                     texts=names,
-                    on_step=_print_validation,
+                    on_step=None if rank else _print_validation,
                     progress=progress,
                     cancel=cancel,
                 )

@@ -300,7 +300,7 @@ def _tokenizer(folder: Path, name: str) -> Any:
 
 
 def device_of(device: Any) -> str:
-    """The device to run on: a CUDA device when there is one and none is asked for.
+    """The device to run on: a CUDA device when there is one and none is asked for; of several processes, each its own.
 
     Raises:
         InvalidInput: no such device on this machine.
@@ -308,7 +308,7 @@ def device_of(device: Any) -> str:
     import torch
 
     if device is None:
-        return "cuda" if torch.cuda.is_available() else "cpu"
+        return _own("cuda") if torch.cuda.is_available() else "cpu"
     try:
         parsed = torch.device(device)
     except (RuntimeError, TypeError):
@@ -319,7 +319,16 @@ def device_of(device: Any) -> str:
             raise InvalidInput(f"{device} was asked for, and this machine has {count} CUDA devices.", "Use cpu.")
     elif parsed.type != "cpu":
         raise InvalidInput(f"Models run on cpu or cuda, not on {device}.", "Use cpu or cuda.")
-    return str(parsed)
+    return _own(str(parsed))
+
+
+def _own(device: str) -> str:
+    """Of several processes on one machine each has a GPU of its own."""
+    import torch
+
+    if device != "cuda" or int(os.environ.get("WORLD_SIZE") or 1) == 1:
+        return device
+    return f"cuda:{int(os.environ.get('LOCAL_RANK') or 0) % torch.cuda.device_count()}"
 
 
 def _dtype_name(dtype: Any) -> str | None:

@@ -6,6 +6,8 @@ tokens: pads and sinks take no part. Loads are summed over processes and accumul
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 
 from focus_core.routing.router import Router
@@ -27,6 +29,11 @@ class LoadMeter:
         sinks: first real keys of each row that are not counted.
         keep_logits: keep a sample of each layer's key logits, for Sinkhorn duals.
         temperature: of the soft shares in the balance loss, for a meter that is asked for it; None keeps no loss.
+
+    Attributes:
+        summed: the sum of a tensor over the processes that share a batch; what was counted in the end is summed by who
+            reads it.
+        processes: how many share a batch.
     """
 
     def __init__(
@@ -39,6 +46,8 @@ class LoadMeter:
     ) -> None:
         self.router, self.key_topk, self.sinks, self.keep_logits = router, key_topk, sinks, keep_logits
         self.temperature = temperature
+        self.summed: Callable[[torch.Tensor], torch.Tensor] = lambda own: own
+        self.processes = 1
         self.reset()
 
     def reset(self) -> None:
@@ -55,7 +64,7 @@ class LoadMeter:
             logits, _ = self.router.logits(call.layer, call.hidden)
             held, counted = self._count(call, logits.detach())
             if self.temperature is not None:
-                self._losses.append(balance_loss(logits, held, counted, self.temperature))
+                self._losses.append(balance_loss(logits, held, counted, self.temperature, self.summed))
 
     def _count(self, call, logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Add to the load; the groups of counted tokens (B, R, N, K), and which tokens are counted (B, 1, N, 1)."""
@@ -65,9 +74,9 @@ class LoadMeter:
         held = members(top_groups(logits, self.key_topk), logits.shape[-1]) & counted
         self.load[call.layer] += held.sum((0, 2))
         if self.keep_logits:
-            flat = logits.masked_fill(~counted, -torch.inf).transpose(0, 1).flatten(1, 2)
-            step = max(1, flat.shape[1] // _SINKHORN_TOKENS)
-            self.logits[call.layer] = flat[:, ::step] - self.router.bias[call.layer][:, None]
+            tokens = len(logits) * logits.shape[2] * self.processes
+            sample = logits.masked_fill(~counted, -torch.inf)[:, :, :: max(1, tokens // _SINKHORN_TOKENS)]
+            self.logits[call.layer] = sample.transpose(0, 1).flatten(1, 2) - self.router.bias[call.layer][:, None]
         return held, counted
 
     def take_loss(self) -> torch.Tensor | None:
@@ -81,7 +90,13 @@ class LoadMeter:
         return torch.where(total > 0, self.load * self.load.shape[-1] / total.clamp_min(1), torch.ones_like(self.load))
 
 
-def balance_loss(logits: torch.Tensor, held: torch.Tensor, counted: torch.Tensor, temperature: float) -> torch.Tensor:
+def balance_loss(
+    logits: torch.Tensor,
+    held: torch.Tensor,
+    counted: torch.Tensor,
+    temperature: float,
+    summed: Callable[[torch.Tensor], torch.Tensor] = lambda own: own,
+) -> torch.Tensor:
     """The usual soft constraint (Switch Transformer): K sum_c f_c p_c, 1 where balanced and K where collapsed.
 
     f is the hard share, which has no gradient, and p the mean soft share, through which the gradient flows. Where
@@ -94,13 +109,15 @@ def balance_loss(logits: torch.Tensor, held: torch.Tensor, counted: torch.Tensor
         held: (B, R, N, K) bool, the served groups of counted tokens.
         counted: (B, 1, N, 1) bool, tokens that are neither pads nor sinks.
         temperature: of the soft shares.
+        summed: the sum of a tensor over the processes that share the batch; the mean of their losses is then that of
+            the whole batch.
 
     Returns:
         A scalar, mean over routers.
     """
     tokens = counted.sum().clamp_min(1)
     soft = torch.where(counted, (logits / temperature).softmax(-1), 0.0).sum((0, 2)) / tokens
-    hard = held.sum((0, 2)).to(soft)
+    hard = summed(held.sum((0, 2)).to(soft))
     hard = hard / hard.sum(-1, keepdim=True).clamp_min(1)
     return logits.shape[-1] * (hard * soft).sum(-1).mean()
 

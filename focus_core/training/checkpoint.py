@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import safe_open
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load, save_file
 from torch import nn
 
 from focus_core.errors import InvalidInput
@@ -33,24 +32,28 @@ def save_checkpoint(folder: Path, module: nn.Module, optimizer: torch.optim.Adam
         temporary.unlink(missing_ok=True)
 
 
-def read_state(folder: Path) -> dict[str, Any] | None:
-    """The state of the folder's checkpoint; None when there is no checkpoint."""
-    path = folder / FILE
-    if not path.exists():
-        return None
+def read_checkpoint(folder: Path) -> bytes | None:
+    """The folder's checkpoint as it lies there; None when there is none."""
     try:
-        with safe_open(path, "pt") as file:
-            return json.loads(file.metadata()["state"])
+        return (folder / FILE).read_bytes()
+    except FileNotFoundError:
+        return None
+
+
+def state_of(content: bytes, folder: Path) -> dict[str, Any]:
+    """The state that a checkpoint's bytes hold; ``folder`` is named where they cannot be read."""
+    try:
+        header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
+        return json.loads(header["__metadata__"]["state"])
     except Exception as error:
-        raise _unreadable(path, error) from None
+        raise _unreadable(folder / FILE, error) from None
 
 
-def load_checkpoint(folder: Path, module: nn.Module, optimizer: torch.optim.AdamW) -> None:
-    """Restore module and optimizer in place."""
-    path = folder / FILE
+def load_checkpoint(content: bytes, folder: Path, module: nn.Module, optimizer: torch.optim.AdamW) -> None:
+    """Restore module and optimizer in place from a checkpoint's bytes."""
     parameters = dict(module.named_parameters())
     try:
-        tensors = load_file(path)
+        tensors = load(content)
         module.load_state_dict({n.removeprefix("weight."): t for n, t in tensors.items() if n.startswith("weight.")})
         for name, value in tensors.items():
             if name.startswith("optimizer."):
@@ -58,7 +61,7 @@ def load_checkpoint(folder: Path, module: nn.Module, optimizer: torch.optim.Adam
                 target = parameters[parameter]
                 optimizer.state[target][key] = value if key == "step" else value.to(target.device)
     except Exception as error:
-        raise _unreadable(path, error) from None
+        raise _unreadable(folder / FILE, error) from None
 
 
 def _unreadable(path: Path, error: Exception) -> InvalidInput:

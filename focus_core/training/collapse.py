@@ -179,7 +179,7 @@ class _Run:
             self.optimizer.add_param_group({"params": list(self.model.parameters()), "model": True})
         self.meter.reset()
         last = step == settings.steps
-        ids = draw_windows(training_ids, self.training, step, 0, 0).to(self.model.device)
+        ids = draw_windows(training_ids, self.training, step, 0).to(self.model.device)
         with torch.set_grad_enabled(not last):
             loss, penalty = self.routed(ids, self.training.variant_at(min(step, settings.steps - 1)), self.meter)
         if not math.isfinite(loss.item()):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -18,9 +19,13 @@ class OutputError:
     The paper's term is ``lambda / H * sum over heads of |O~ - stopgrad(O)|^2`` without a value of lambda. Here it is
     divided by the mean square of O, so that its size depends neither on the length nor on the layer. The attention is
     computed once more for it, and the dense one besides.
+
+    Args:
+        mean: the mean of a scalar over the processes that share a batch.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, mean: Callable[[torch.Tensor], torch.Tensor] = lambda own: own) -> None:
+        self.mean = mean
         self.reset()
 
     def reset(self) -> None:
@@ -35,7 +40,8 @@ class OutputError:
         options: dict[str, Any] = {"first_key": call.first_key, "scale": call.scale, "softcap": call.softcap}
         with torch.no_grad():
             dense = dense_attention(call.query, call.key, call.value, **options)
-        error = (variant.attend(call) - dense).float().square().mean() / dense.float().square().mean().clamp_min(1e-12)
+        size = self.mean(dense.float().square().mean()).clamp_min(1e-12)
+        error = (variant.attend(call) - dense).float().square().mean() / size
         self._losses.append(error)
 
     def take_loss(self) -> torch.Tensor | None:

@@ -6,6 +6,7 @@ import hashlib
 import json
 import math
 import os
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -15,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from focus_core.adapter import Adapter, fingerprint, load_adapter, own_parameters
+from focus_core.adapter import CONFIG_FILE, WEIGHTS_FILE, Adapter, fingerprint, load_adapter, own_parameters
 from focus_core.errors import Cancelled, InvalidInput
 from focus_core.routing.balance import LoadMeter, move_bias, move_duals
 from focus_core.routing.factorise import factorise, latent_settings
@@ -23,9 +24,11 @@ from focus_core.routing.feature_maps import FeatureMaps, FeatureMapsConfig, fit_
 from focus_core.routing.latent import LatentFactors
 from focus_core.routing.router import Router, RouterConfig
 from focus_core.routing.temperature import FarTemperature, FarTemperatureConfig
-from focus_core.training.checkpoint import load_checkpoint, read_state, save_checkpoint
+from focus_core.training.checkpoint import load_checkpoint, read_checkpoint, save_checkpoint, state_of
 from focus_core.training.output_error import OutputError
+from focus_core.training.processes import Processes
 from focus_core.training.settings import TrainSettings
+from focus_core.training.validation import Validator
 from focus_core.variants import Variant, make
 
 Progress = Callable[[float, str], None]
@@ -34,7 +37,7 @@ _FIT_WINDOWS = 8
 
 
 class RoutedModel(nn.Module):
-    """Base model and adapter in one module whose forward is called, so that gradients are all-reduced."""
+    """Base model and adapter, and what is learned from: the loss of one forward."""
 
     def __init__(self, base: nn.Module, adapter: Adapter, distil: float = 0.0) -> None:
         super().__init__()
@@ -134,25 +137,30 @@ def train(
     Returns:
         The adapter that is kept, in eval mode.
     """
-    from accelerate import Accelerator
-
     out = Path(out)
     _check_lengths(training_ids, validation_ids, settings)
-    accelerator = Accelerator(cpu=loaded.model.device.type == "cpu")
+    processes = Processes(loaded.model.device)
+    _check_shares(processes, settings)
+    processes.hint = f"What was done up to the last checkpoint is in {out}: start the same command again to go on."
     adapter = new_adapter(loaded.facts, settings, loaded.model).to(loaded.model.device)
     optimizer = torch.optim.AdamW(
         (p for p in adapter.parameters() if p.requires_grad), lr=settings.learning_rate, weight_decay=0.0
     )
     state = _new_state(loaded.model, training_ids, validation_ids, settings)
-    if (found := read_state(out)) is not None:
+    processes.check_alike("settings, weights or texts", json.dumps([state["settings"], state["model"], state["ids"]]))
+    # Only the first process needs the folder: the others may be on other machines.
+    content = processes.told(read_checkpoint(out) if processes.main else None)
+    if content is not None:
+        found = state_of(content, out)
         _check_same_run(out, found, state)
-        load_checkpoint(out, adapter, optimizer)
+        load_checkpoint(content, out, adapter, optimizer)
         state = found
     elif settings.kind == "latent" or (settings.kind == "sfa" and settings.maps == "balanced"):
         adapter.load_state_dict(_fitted(loaded.model, training_ids, settings).state_dict())
-    routed, optimizer = accelerator.prepare(RoutedModel(loaded.model, adapter, settings.distil), optimizer)
-    meter = _meter(adapter, settings)
-    validator = _Validator(loaded, adapter, validation_ids, settings)
+    processes.same(adapter.state_dict().values())
+    routed = RoutedModel(loaded.model, adapter, settings.distil)
+    meter = _meter(adapter, settings, processes)
+    validator = Validator(loaded, adapter, validation_ids, settings, processes)
     if state["dense_ppl"] is None:
         state["dense_ppl"] = validator.dense()
     started, before = time.monotonic(), state["seconds"]
@@ -163,24 +171,27 @@ def train(
 
     def checkpoint() -> None:
         state["seconds"] = before + time.monotonic() - started
-        if accelerator.is_main_process:
+        if processes.main:
             save_checkpoint(out, adapter, optimizer, state)
             _write_record(out, state)
+        # One that ended before it is written would have the launcher end the writer.
+        processes.wait()
 
     for step in range(state["step"], settings.steps):
-        if _stop_asked(accelerator, cancel):
+        if _stop_asked(processes, cancel):
             checkpoint()
             raise Cancelled(
                 f"Training stopped after {step} of {settings.steps} steps.", "Run it again to go on from here."
             )
-        metrics = _step(accelerator, routed, optimizer, meter, training_ids, settings, step)
+        metrics = _step(processes, routed, optimizer, meter, training_ids, settings, step)
         state["step"] = step + 1
         if (step + 1) % settings.validate_every == 0 or step + 1 == settings.steps:
             metrics |= validator.served()
-            if accelerator.is_main_process and metrics["served_ppl"] < (state["best_ppl"] or math.inf):
+            if metrics["served_ppl"] < (state["best_ppl"] or math.inf):
                 state |= {"best_ppl": metrics["served_ppl"], "best_step": step + 1}
                 state["seconds"] = before + time.monotonic() - started
-                _keep(out, adapter, loaded, settings, state, texts)
+                if processes.main:
+                    _keep(out, adapter, loaded, settings, state, texts, processes.count)
         state["log"].append(metrics)
         if on_step is not None:
             on_step(metrics)
@@ -191,23 +202,29 @@ def train(
         if (step + 1) % settings.checkpoint_every == 0:
             checkpoint()
     checkpoint()
-    accelerator.wait_for_everyone()
-    return Adapter.from_pretrained(out, loaded.model)
+    return _kept(out, loaded.model, processes)
+
+
+def _kept(out: Path, model: nn.Module, processes: Processes) -> Adapter:
+    """The folder's adapter, for processes without the folder too."""
+    files = [
+        processes.told((out / name).read_bytes() if processes.main else None) for name in (CONFIG_FILE, WEIGHTS_FILE)
+    ]
+    if processes.main:
+        return Adapter.from_pretrained(out, model)
+    with tempfile.TemporaryDirectory() as folder:
+        for name, content in zip((CONFIG_FILE, WEIGHTS_FILE), files, strict=True):
+            (Path(folder) / name).write_bytes(content or b"")
+        return Adapter.from_pretrained(folder, model)
 
 
 def _fitted(model: nn.Module, ids: torch.Tensor, settings: TrainSettings) -> Adapter:
     """What training starts from where it does not start from nothing."""
-    drawn = [draw_windows(ids, settings, 0, -1 - i, 0)[:1] for i in range(_FIT_WINDOWS)]
+    drawn = [draw_windows(ids, settings, 0, -1 - i)[:1] for i in range(_FIT_WINDOWS)]
     windows = torch.cat(drawn)
     if settings.kind == "sfa":
         return fit_feature_maps(model, windows)
     return factorise(model, windows, settings.rank, rotary=settings.rotary, weighting=settings.weighting)
-
-
-def leave_group() -> None:
-    """Leave the group of processes, when there is one: a process that ends inside it may abort at its exit."""
-    if torch.distributed.is_available() and torch.distributed.is_initialized():
-        torch.distributed.destroy_process_group()
 
 
 def _new_state(
@@ -243,10 +260,9 @@ def _check_same_run(out: Path, found: dict[str, Any], asked: dict[str, Any]) -> 
     raise InvalidInput(f"{out} holds a run with {what}.", "Use another folder, or delete it.")
 
 
-def _stop_asked(accelerator: Any, cancel: Callable[[], bool] | None) -> bool:
+def _stop_asked(processes: Processes, cancel: Callable[[], bool] | None) -> bool:
     """Whether any process was asked to stop: one that left alone would keep the others waiting for its gradients."""
-    asked = torch.tensor(float(cancel is not None and cancel()), device=accelerator.device)
-    return bool(accelerator.reduce(asked, "sum") > 0)
+    return bool(processes.sum(torch.tensor(float(cancel is not None and cancel()))) > 0)
 
 
 def _check_lengths(training_ids: torch.Tensor, validation_ids: torch.Tensor, settings: TrainSettings) -> None:
@@ -258,15 +274,26 @@ def _check_lengths(training_ids: torch.Tensor, validation_ids: torch.Tensor, set
             )
 
 
-def _meter(adapter: Adapter, settings: TrainSettings) -> LoadMeter | OutputError | None:
+def _check_shares(processes: Processes, settings: TrainSettings) -> None:
+    if settings.batch % processes.count:
+        fitting = -(-settings.batch // processes.count) * processes.count
+        raise InvalidInput(
+            f"A batch of {settings.batch} windows cannot be shared evenly by {processes.count} processes.",
+            f"The batch is that of all processes together: take {fitting}, or start fewer processes.",
+        )
+
+
+def _meter(adapter: Adapter, settings: TrainSettings, processes: Processes) -> LoadMeter | OutputError | None:
     if settings.kind in ("sfa", "latent") and settings.output_weight:
-        return OutputError()
+        return OutputError(processes.mean)
     if not isinstance(adapter, Router):
         return None
-    return LoadMeter(adapter, settings.key_topk, settings.sinks, keep_logits=settings.balance == "sinkhorn")
+    meter = LoadMeter(adapter, settings.key_topk, settings.sinks, keep_logits=settings.balance == "sinkhorn")
+    meter.summed, meter.processes = processes.sum, processes.count
+    return meter
 
 
-def _step(accelerator, routed, optimizer, meter, training_ids, settings, step) -> dict[str, Any]:
+def _step(processes, routed, optimizer, meter, training_ids, settings, step) -> dict[str, Any]:
     variant = settings.variant_at(step)
     for group in optimizer.param_groups:
         group["lr"] = settings.learning_rate_at(step)
@@ -278,25 +305,26 @@ def _step(accelerator, routed, optimizer, meter, training_ids, settings, step) -
     total = 0.0
     optimizer.zero_grad()
     for part in range(settings.accumulate):
-        ids = draw_windows(training_ids, settings, step, part, accelerator.process_index).to(accelerator.device)
+        ids = processes.own(draw_windows(training_ids, settings, step, part)).to(processes.device)
         loss, penalty = routed(ids, variant, meter)
         whole = loss + weight * penalty if weight else loss
-        accelerator.backward(whole / settings.accumulate)
-        total += accelerator.reduce(loss.detach(), "mean").item() / settings.accumulate
+        (whole / settings.accumulate).backward()
+        total += processes.mean(loss.detach()).item() / settings.accumulate
     if not math.isfinite(total):
         raise InvalidInput(f"The loss is {total} at step {step}.", "Lower the learning rate.")
-    accelerator.clip_grad_norm_([p for g in optimizer.param_groups for p in g["params"]], settings.clip)
+    trained = [p for group in optimizer.param_groups for p in group["params"]]
+    processes.average_gradients(trained)
+    nn.utils.clip_grad_norm_(trained, settings.clip)
     optimizer.step()
     metrics = {"step": step + 1, "loss": total, "temperature": settings.temperature_at(step)}
     if isinstance(meter, OutputError):
-        metrics["output_error"] = sum(meter.seen) / len(meter.seen)
+        metrics["output_error"] = processes.mean(torch.tensor(meter.seen)).mean().item()
     if isinstance(meter, LoadMeter):
-        meter.load = accelerator.reduce(meter.load, "sum")
+        meter.load = processes.sum(meter.load)
         if settings.balance == "bias":
             move_bias(meter.router, meter, settings.balance_step_at(step))
         elif settings.balance == "sinkhorn":
-            samples = {layer: x.transpose(0, 1).contiguous() for layer, x in meter.logits.items()}
-            meter.logits = {layer: accelerator.gather(x).transpose(0, 1) for layer, x in samples.items()}
+            meter.logits = {n: processes.gather(x.transpose(0, 1)).transpose(0, 1) for n, x in meter.logits.items()}
             move_duals(meter.router, meter)
         share = meter.share().amax(-1)
         metrics |= {
@@ -307,45 +335,16 @@ def _step(accelerator, routed, optimizer, meter, training_ids, settings, step) -
     return metrics
 
 
-def draw_windows(ids: torch.Tensor, settings: TrainSettings, step: int, part: int, process: int) -> torch.Tensor:
-    """(batch, context) windows; they depend on the step alone, so a resumed run sees what it would have seen."""
-    generator = torch.Generator().manual_seed(((settings.seed * 1_000_003 + step) * 101 + part) * 1_009 + process)
+def draw_windows(ids: torch.Tensor, settings: TrainSettings, step: int, part: int) -> torch.Tensor:
+    """(batch, context) windows of all processes; they depend on the step alone, so a resumed run sees the same."""
+    generator = torch.Generator().manual_seed(((settings.seed * 1_000_003 + step) * 101 + part) * 1_009)
     starts = torch.randint(0, len(ids) - settings.context + 1, (settings.batch,), generator=generator)
     return torch.stack([ids[s : s + settings.context] for s in starts]).long()
 
 
-class _Validator:
-    """Token-weighted perplexity of the dense and the served model on the same held-back windows."""
-
-    def __init__(self, loaded: Any, adapter: Adapter, ids: torch.Tensor, settings: TrainSettings) -> None:
-        count = min(settings.validation_windows, len(ids) // settings.context)
-        self.windows = ids[: count * settings.context].view(count, settings.context).long()
-        self.loaded, self.adapter, self.settings = loaded, adapter, settings
-
-    def dense(self) -> float:
-        return self._perplexity(make("dense"), None)[0]
-
-    def served(self) -> dict[str, float]:
-        perplexity, pairs = self._perplexity(self.settings.variant_at(None), self.adapter)
-        return {"served_ppl": perplexity, "kept_pairs": pairs}
-
-    @torch.no_grad()
-    def _perplexity(self, variant: Variant, adapter: Adapter | None) -> tuple[float, float]:
-        from focus_core.evaluation.likelihood import token_nll
-        from focus_core.evaluation.recorders import PairCounter
-        from focus_core.retrofit import retrofit
-
-        pairs, kept, total, count = PairCounter(), [], 0.0, 0
-        for window in self.windows:
-            with retrofit(self.loaded.model, variant, adapter=adapter, recorder=pairs):
-                nll = token_nll(self.loaded.model, window[None].to(self.loaded.model.device))
-            total += nll.double().sum().item()
-            count += nll.numel()
-            kept += pairs.kept(0)
-        return math.exp(total / count), sum(kept) / len(kept)
-
-
-def _keep(out: Path, adapter: Adapter, loaded: Any, settings: TrainSettings, state: dict, texts: str) -> None:
+def _keep(
+    out: Path, adapter: Adapter, loaded: Any, settings: TrainSettings, state: dict, texts: str, processes: int
+) -> None:
     from focus_core.evaluation.environment import environment
 
     served = settings.variant_at(None).to_dict()
@@ -362,6 +361,7 @@ def _keep(out: Path, adapter: Adapter, loaded: Any, settings: TrainSettings, sta
         "texts": texts,
         "step": state["step"],
         "seconds": round(state["seconds"], 1),
+        **({"processes": processes} if processes > 1 else {}),
         "served_validation_ppl": state["best_ppl"],
         "dense_validation_ppl": state["dense_ppl"],
         "environment": environment(loaded.model.device),

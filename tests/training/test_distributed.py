@@ -1,5 +1,6 @@
-"""Two processes train what one does on both their windows: gradients and loads are summed over them."""
+"""Two processes under `accelerate launch` train what one does with the same batch; one that is killed loses nothing."""
 
+import json
 import os
 import socket
 import subprocess
@@ -10,96 +11,111 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from focus_core.errors import Cancelled
+from focus_core.cli import main
 from focus_core.training import trainer
 from focus_core.training.checkpoint import FILE
-from focus_core.training.trainer import leave_group, train
-from tests.training.small import ids, loaded, settings
+from tests.training.small import ids
+from tests.training.two_processes import KINDS, STEPS, go, shares
 
 ROOT = Path(__file__).parents[2]
-STEPS = 3
-BALANCES = ("bias", "sinkhorn")
-
-
-def draw_rows(text, chosen, step, part, process):
-    """Two windows of each step: a process of two takes its own, a process alone takes both."""
-    rows = [0, 1] if chosen.batch == 2 else [process]
-    return torch.stack([text[50 * r + 3 * step :][:48] for r in rows])
-
-
-def go(out: Path, batch: int, balance: str, stop_after: int = -1) -> None:
-    """One process of a run; the second one alone asks to stop."""
-    seen: list[dict] = []
-    chosen = settings(steps=STEPS, batch=batch, balance=balance, validate_every=STEPS)
-    asks = os.environ.get("RANK", "0") == "1"
-    train(
-        loaded(),
-        ids(),
-        ids(200, seed=1),
-        chosen,
-        out,
-        on_step=seen.append,
-        cancel=lambda: asks and len(seen) == stop_after,
-    )
-
-
-def every_run(out: str) -> None:
-    """What one of two processes does; starting processes takes far longer than their runs."""
-    torch.set_num_threads(1)
-    trainer.draw_windows = draw_rows
-    for balance in BALANCES:
-        go(Path(out) / balance, 1, balance)
-    try:
-        go(Path(out) / "stopped", 1, "bias", stop_after=2)
-    except Cancelled as stopped:
-        (Path(out) / f"stopped-{os.environ['RANK']}").write_text(stopped.message)
-    leave_group()
 
 
 @pytest.fixture(scope="module")
-def two(tmp_path_factory) -> Path:
-    """The folder of all runs of two processes."""
+def two(tmp_path_factory):
+    """The folder of all runs of two processes, and how their launcher ended."""
     out = tmp_path_factory.mktemp("two")
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])
-    code = f"from tests.training.test_distributed import every_run; every_run({str(out)!r})"
-    shared = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-    shared |= {"OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "true", "GLOO_SOCKET_IFNAME": "lo"}
-    processes = [
-        subprocess.Popen(
-            [sys.executable, "-c", code],
-            cwd=ROOT,
-            env=os.environ | shared | {"RANK": str(rank), "LOCAL_RANK": str(rank)},
-            stderr=subprocess.PIPE,
-            text=True,
+    # --multi_gpu is how accelerate starts several processes on one machine, CPUs too; --cpu alone would ask for MPI.
+    launch = ["-m", "accelerate.commands.accelerate_cli", "launch", "--multi_gpu", "--num_processes", "2"]
+    launch += ["--num_machines", "1", "--mixed_precision", "no", "--dynamo_backend", "no", "--main_process_port", port]
+    done = subprocess.run(
+        [sys.executable, *launch, "-m", "tests.training.two_processes", str(out)],
+        cwd=ROOT,
+        env=os.environ | {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"},
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
+    )
+    return out, done
+
+
+def close(found: Path, wanted: Path) -> None:
+    found_tensors, wanted_tensors = load_file(found / FILE), load_file(wanted / FILE)
+    assert list(wanted_tensors) == list(found_tensors)
+    for key, tensor in wanted_tensors.items():
+        torch.testing.assert_close(
+            found_tensors[key], tensor, rtol=1e-3, atol=2e-5, msg=lambda m, key=key: f"{key}: {m}"
         )
-        for rank in range(2)
-    ]
-    try:
-        errors = [p.communicate(timeout=200)[1] for p in processes]
-    finally:
-        for p in processes:
-            p.kill()
-    for p, error in zip(processes, errors, strict=True):
-        assert p.returncode == 0, error
-    return out
 
 
-@pytest.mark.parametrize("balance", BALANCES)
-def test_two_processes_are_one_with_both_batches(balance, two, tmp_path, monkeypatch):
-    monkeypatch.setattr(trainer, "draw_windows", draw_rows)
-    go(tmp_path, 2, balance)
-    wanted, found = load_file(tmp_path / FILE), load_file(two / balance / FILE)
-    assert list(wanted) == list(found)
-    for key, tensor in wanted.items():
-        torch.testing.assert_close(found[key], tensor, rtol=1e-3, atol=2e-5, msg=lambda m, key=key: f"{key}: {m}")
-    assert wanted["weight.bias"].abs().max() > 0
-    assert (two / balance / "focus_config.json").exists()
+@pytest.mark.parametrize("kind", KINDS)
+def test_two_processes_are_one_with_the_same_batch(kind, two, tmp_path):
+    out, done = two
+    assert (out / kind / FILE).exists(), done.stderr
+    seen = go(tmp_path, kind)
+    close(out / kind, tmp_path)
+    log = json.loads((out / kind / trainer.RECORD_FILE).read_text())["log"]
+    for ours, alone in zip(log, seen, strict=True):
+        assert ours.pop("gate", None) == alone.pop("gate", None)
+        assert ours == pytest.approx(alone, rel=1e-4)
+    records = [json.loads((f / "focus_config.json").read_text())["record"] for f in (out / kind, tmp_path)]
+    assert records[0].pop("processes") == 2
+    assert records[0]["tokens"] == records[1]["tokens"]
+    assert records[0]["settings"] == records[1]["settings"]
 
 
-def test_processes_stop_together(two):
+def test_no_window_is_in_two_shares():
+    whole = torch.cat(shares(ids(), 1))
+    for count in (2, 4):
+        parts = shares(ids(), count)
+        assert [len(part) for part in parts] == [4 // count] * count
+        assert torch.equal(torch.cat(parts), whole)
+
+
+def test_processes_stop_together_and_go_on_together(two, tmp_path):
     """One that left alone would keep the other waiting for gradients that never come."""
+    out, done = two
     for rank in range(2):
-        assert (two / f"stopped-{rank}").read_text() == f"Training stopped after 2 of {STEPS} steps."
-    assert (two / "stopped" / FILE).exists()
+        assert (out / f"stopped-{rank}").read_text() == f"Training stopped after 2 of {STEPS} steps.", done.stderr
+    assert not list(out.glob("done-*"))
+    go(tmp_path, "bias")
+    close(out / "stopped", tmp_path)
+
+
+def test_what_cannot_be_shared_or_is_not_alike_is_refused_by_all(two):
+    out, _ = two
+    for rank in range(2):
+        odd, unlike = (out / f"{name}-{rank}" for name in ("odd", "unlike"))
+        assert "3 windows cannot be shared evenly by 2 processes" in odd.read_text()
+        assert "take 4" in odd.read_text()
+        assert "Process 2 of 2 has other settings" in unlike.read_text()
+    assert not (out / "odd").exists()
+
+
+def test_a_killed_process_ends_the_run_and_its_checkpoint_stays(two, tmp_path):
+    out, done = two
+    assert done.returncode != 0
+    assert "SIGKILL" in done.stderr
+    told = (out / "killed-0").read_text()
+    assert told.startswith("Process 1 of 2 has lost another one")
+    assert "start the same command again" in told
+    assert json.loads((out / "killed" / trainer.RECORD_FILE).read_text())["step"] == 2
+    # One process goes on where two were.
+    seen = go(out / "killed", "bias", changes={"checkpoint_every": 2})
+    assert [m["step"] for m in seen] == [3, 4]
+    go(tmp_path, "bias", changes={"checkpoint_every": 2})
+    close(out / "killed", tmp_path)
+
+
+def test_only_training_is_shared_work(monkeypatch, capsys, tmp_path):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("RANK", "1")
+    assert main(["variants"]) == 2
+    assert "[process 2 of 2] variants is one process's work, and 2 were started." in capsys.readouterr().err
+    assert main(["train", "--kind", "kmeans", "--out", str(tmp_path)]) == 2
+    assert "kmeans is fitted by one process" in capsys.readouterr().err
+    assert main(["train", "--device", "cuda:1", "--out", str(tmp_path)]) == 2
+    assert "2 processes cannot all have cuda:1" in capsys.readouterr().err

@@ -157,7 +157,7 @@ def test_the_best_served_adapter_is_kept_and_not_the_last(tmp_path, monkeypatch)
         kept.append({k: v.clone() for k, v in self.adapter.state_dict().items()})
         return {"served_ppl": next(perplexities), "kept_pairs": 0.5}
 
-    monkeypatch.setattr(trainer._Validator, "served", served)
+    monkeypatch.setattr(trainer.Validator, "served", served)
     adapter = run(tmp_path, validate_every=2)
     assert len(kept) == 4
     assert same(adapter.state_dict(), kept[1])
@@ -169,9 +169,7 @@ def test_the_best_served_adapter_is_kept_and_not_the_last(tmp_path, monkeypatch)
 
 def test_a_resumed_run_remembers_the_best_adapter(tmp_path, monkeypatch):
     perplexities, seen = iter([5.0, 7.0]), []
-    monkeypatch.setattr(
-        trainer._Validator, "served", lambda self: {"served_ppl": next(perplexities), "kept_pairs": 0.5}
-    )
+    monkeypatch.setattr(trainer.Validator, "served", lambda self: {"served_ppl": next(perplexities), "kept_pairs": 0.5})
     with pytest.raises(Cancelled):
         run(tmp_path, on_step=seen.append, cancel=lambda: len(seen) == 4)
     best = load_adapter(tmp_path)
@@ -202,7 +200,7 @@ def test_accumulating_twice_is_a_batch_twice_as_large(balance, tmp_path, monkeyp
     """The same windows in two forwards or in one: gradients, loads and with them the bias agree."""
     text = ids()
 
-    def draw(_, chosen, step, part, process):
+    def draw(_, chosen, step, part):
         rows = torch.arange(4) if chosen.batch == 4 else torch.arange(2) + 2 * part
         return torch.stack([text[7 * r + 3 * step :][:48] for r in rows.tolist()])
 
@@ -221,17 +219,17 @@ def test_accumulating_twice_is_a_batch_twice_as_large(balance, tmp_path, monkeyp
     assert moved == (balance == "bias")
 
 
-def test_windows_depend_on_step_part_and_process_alone():
+def test_windows_depend_on_step_and_part_alone():
     text, chosen = ids(1000), settings(batch=3)
-    first = trainer.draw_windows(text, chosen, 5, 0, 0)
+    first = trainer.draw_windows(text, chosen, 5, 0)
     assert first.shape == (3, 48)
-    assert torch.equal(first, trainer.draw_windows(text, chosen, 5, 0, 0))
-    for other in ((6, 0, 0), (5, 1, 0), (5, 0, 1)):
+    assert torch.equal(first, trainer.draw_windows(text, chosen, 5, 0))
+    for other in ((6, 0), (5, 1)):
         assert not torch.equal(first, trainer.draw_windows(text, chosen, *other))
     starts = [(text.unfold(0, 48, 1) == row).all(1).nonzero().item() for row in first]
     assert len(set(starts)) == 3
     # The last window can be drawn: 2 starts, 1 - 2^-40 to see both in 40 draws.
-    edge = torch.cat([trainer.draw_windows(text[:49], chosen, s, 0, 0) for s in range(40)])
+    edge = torch.cat([trainer.draw_windows(text[:49], chosen, s, 0) for s in range(40)])
     assert {row[0].item() for row in edge} == {text[0].item(), text[1].item()}
 
 
