@@ -137,13 +137,16 @@ def stage_runs(call: list[Any], members: tuple[int, int], backend: str) -> dict[
         near_pass.near_pass((q, k, v), out, None, parts, sets, None, WINDOW, SINKS, scores, tile)
 
     if backend == "flash" and flash.same_sets(sets, offered):
+        beside = q.numel() >= flash_run.BESIDE
 
         def sorted_() -> None:
             kept["sort"] = sort.sort_tokens(sets, offered, None, 0, True)
 
         def scattered() -> None:
             at = kept["sort"]
-            kept["rows"] = scatter.scatter_tokens(q, k, v, (at.spot, at.spot), at.group, routers)
+            kept["rows"] = scatter.scatter_tokens(
+                q, k, v, (at.spot, at.spot), at.group, routers, flash_run.MOVED[beside]
+            )
 
         def attended() -> None:
             at = kept["sort"]
@@ -156,14 +159,14 @@ def stage_runs(call: list[Any], members: tuple[int, int], backend: str) -> dict[
         def merged() -> None:
             near(parts_of(), tiles.apart_tile(*kind))
 
-        if q.numel() >= flash_run.BESIDE:
+        if beside:
             lse = torch.empty(q.shape[:3], dtype=torch.float32, device=q.device)
 
             def both() -> None:
                 with branched(q.device) as branch:
                     with branch.work():
                         apart = near_pass.LeftOut(kept["sort"].group)
-                        tile = tiles.apart_tile(*kind)
+                        tile = tiles.apart_tile(*kind, beside)
                         near_pass.near_pass((q, k, v), out, lse, apart, sets, None, WINDOW, SINKS, scores, tile)
                     scattered()
 

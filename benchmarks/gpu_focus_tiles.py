@@ -98,14 +98,14 @@ class Prepared:
         kind |= {"softcap": None, "return_lse": False, "members": (1, 1)}
 
         def run() -> Any:
-            before = flash_run.apart_tile, flash_run.scatter_tokens, flash_run.BESIDE
+            before = flash_run.apart_tile, flash_run.MOVED, flash_run.BESIDE
             flash_run.apart_tile = lambda *_: tile
-            flash_run.scatter_tokens = lambda *args: scatter.scatter_tokens(*args, moved)
+            flash_run.MOVED = (moved, moved)
             flash_run.BESIDE = 0 if beside else 1 << 62
             try:
                 return flash_run.focus_flash(*self.call, **kind)
             finally:
-                flash_run.apart_tile, flash_run.scatter_tokens, flash_run.BESIDE = before
+                flash_run.apart_tile, flash_run.MOVED, flash_run.BESIDE = before
 
         return run
 
@@ -179,7 +179,7 @@ def flash_rows(prepared: Prepared) -> list[dict[str, Any]]:
         return rows
     from flash_attn.cute import flash_attn_func
 
-    moved = scatter.scatter_tokens(q, k, v, spots, at.group, 1)
+    moved = scatter.scatter_tokens(q, k, v, spots, at.group, 1, flash_run.MOVED[0])
     apart = [x.transpose(1, 2) for x in (q, k, v)]
     kinds = {
         "in groups": lambda parts: attend.attend_groups(*parts, (at.cuts, at.cuts), None, scale, None),

@@ -30,6 +30,8 @@ BESIDE = 1 << 26
 
 Two results are merged then in a pass of its own, which costs more than it brings in a shorter call.
 """
+MOVED = (128, 32)
+"""Tokens that a program of the scatter moves: alone, and beside the near pass, where few registers are left to it."""
 
 
 def focus_flash(
@@ -64,14 +66,14 @@ def focus_flash(
     out = q.new_empty(*q.shape[:3], v.shape[3])
     lse = torch.empty(q.shape[:3], dtype=torch.float32, device=q.device) if return_lse or apart else None
     widest = max(q.shape[3], v.shape[3])
-    tile = fitted(apart_tile(q.dtype, widest), q.dtype, widest, shared_memory(q.device))
+    tile = fitted(apart_tile(q.dtype, widest, apart), q.dtype, widest, shared_memory(q.device))
     scores = scores_of(scale, softcap)
 
     def near_pairs(parts: SortedPart | LeftOut) -> None:
         near_pass((q, k, v), out, lse, parts, query_bits, first, window, sinks, scores, tile)
 
     def grouped() -> SortedPart:
-        rows = scatter_tokens(q, k, v, (near.spot, far.spot), far.group, routers)
+        rows = scatter_tokens(q, k, v, (near.spot, far.spot), far.group, routers, MOVED[apart])
         found = attend_groups(*rows, (near.cuts, far.cuts), used, scale, softcap)
         return SortedPart(*found, near.spot, far.group, far.over)
 

@@ -116,9 +116,17 @@ def near_tile(dtype: torch.dtype, widest: int) -> Tile:
     return Tile(64, 64, 4, 3) if widest <= 128 else Tile(64, 32, 4, 2)
 
 
-def apart_tile(dtype: torch.dtype, widest: int) -> Tile:
-    """Sizes of that pass where it leaves out the pairs that share a group."""
-    return Tile(64, 32, 4, 3) if widest <= 128 else near_tile(dtype, widest)
+_BESIDE_NARROW = Tile(64, 32, 4, 3)
+_BESIDE_WIDE = Tile(64, 64, 4, 3, registers=192)
+
+
+def apart_tile(dtype: torch.dtype, widest: int, beside: bool = False) -> Tile:
+    """Sizes of that pass where it leaves out the pairs that share a group, and where it then runs beside the scatter."""
+    if widest > 128:
+        return near_tile(dtype, widest)
+    if beside:
+        return _BESIDE_NARROW if widest <= 64 else _BESIDE_WIDE
+    return Tile(64, 32, 4, 3) if widest <= 64 else Tile(64, 64, 4, 3)
 
 
 def fitted(tile: Tile, dtype: torch.dtype, widest: int, room: float) -> Tile:
