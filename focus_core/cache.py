@@ -6,7 +6,7 @@ import itertools
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from transformers.cache_utils import Cache, DynamicLayer, DynamicSlidingWindowLayer
@@ -72,6 +72,13 @@ class StateLayer(DynamicLayer):
     """Who wrote the state; see ``owner_of``."""
     memo: Memo | None = None
     """Of a variant that keeps one."""
+    has_room: ClassVar[bool] = False
+    """Whether new tokens are written where they stay (``StepLayer``)."""
+
+    def put_state(self, state: torch.Tensor) -> torch.Tensor:
+        """Append the new tokens' state, and give that of all tokens."""
+        self.state = state if self.state is None else torch.cat([self.state, state], dim=2)
+        return self.state
 
     def reset(self) -> None:
         """Forget all tokens."""
@@ -264,7 +271,10 @@ def check_cache(cache: Any, layer: int, native: bool, owner: tuple) -> None:
         raise Unsupported(f"A cache of type {type(cache).__name__} cannot be used with a retrofit.", _USE_DYNAMIC)
     found = cache.layers[layer] if layer < len(cache.layers) else None
     kind = type(found) if found is not None else cache.layer_class_to_replicate
-    if kind not in ((DynamicLayer, DynamicSlidingWindowLayer) if native else (DynamicLayer, StateLayer, PackedLayer)):
+    has_room = isinstance(found, StateLayer) and found.has_room
+    if not has_room and kind not in (
+        (DynamicLayer, DynamicSlidingWindowLayer) if native else (DynamicLayer, StateLayer, PackedLayer)
+    ):
         name = getattr(kind, "__name__", "nothing")
         raise Unsupported(f"Layer {layer} has a cache of type {name}, which a retrofit cannot read.", _USE_DYNAMIC)
     if isinstance(found, StateLayer) and found.get_seq_length() and found.owner != owner:
@@ -311,8 +321,7 @@ def append_state(cache: Any, layer: int, state: torch.Tensor, owner: tuple) -> t
     if type(found) is DynamicLayer:
         found.__class__ = StateLayer
     found.owner = owner
-    found.state = state if found.state is None else torch.cat([found.state, state], dim=2)
-    return found.state
+    return found.put_state(state)
 
 
 def memo_of(cache: Any, layer: int, owner: tuple) -> Memo:

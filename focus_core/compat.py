@@ -24,7 +24,13 @@ def cache_keyword(model: nn.Module) -> str:
 
 def cache_of(output: Any) -> Any:
     """The cache in a model's output; None when it kept none."""
-    return next((output[name] for name in _CACHE_NAMES if name in output), None)
+    name = cache_name(output)
+    return None if name is None else output[name]
+
+
+def cache_name(output: Any) -> str | None:
+    """What a model's output calls its cache; None when it kept none."""
+    return next((name for name in _CACHE_NAMES if name in output), None)
 
 
 def drop_last(cache: Any, tokens: int) -> None:

@@ -32,6 +32,7 @@ from focus_core.errors import InvalidInput, Unsupported
 from focus_core.kernels.dense import dense_attention
 from focus_core.masking import check_positions, first_key_of, padding_mask, real_positions
 from focus_core.models.facts import ModelFacts, attention_modules, facts_of
+from focus_core.steps import Steps, steps_of
 from focus_core.variants.base import AttentionCall, NewTokens, Packed, Variant
 
 NAME = "focus_lab"
@@ -165,6 +166,12 @@ class Retrofit:
             self._derived[layer, id(variant)] = known
         return known[1]
 
+    def replayed(self) -> None:
+        """The forward under way is a CUDA graph's, in which every layer has run with its attention."""
+        forward = getattr(self._local, "forward", None)
+        if forward is not None:
+            forward.called.update(range(self.facts.layers))
+
     def _begin(self, module: nn.Module, args: tuple, kwargs: dict[str, Any]) -> None:
         if kwargs.get("output_attentions"):
             raise Unsupported("output_attentions asks for attention weights, which a retrofit does not have.")
@@ -214,7 +221,9 @@ class Retrofit:
         layer, cache = module.layer_idx, given["cache"]
         window = extra.get("sliding_window", self.facts.native[layer])
         positions = extra.get("position_ids", given.get("position_ids"))
-        first_key = self._first_key(mask, positions, key, query)
+        steps = steps_of(cache)
+        # Padding was read when the cache got its room; to read it anew would wait for the device.
+        first_key = self._first_key(mask, positions, key, query) if steps is None else steps.first
         fields = {
             "query": query,
             "key": key,
@@ -228,7 +237,7 @@ class Retrofit:
             "adapter": self.variant.read_adapter(self.adapter),
         }
         if window is None:
-            fields |= self._state(module, fields["hidden"], first_key, positions, query, key, cache)
+            fields |= self._state(module, fields["hidden"], first_key, positions, query, key, cache, steps)
         call = AttentionCall(**fields)
         forward = getattr(self._local, "forward", None)
         if forward is not None:
@@ -243,12 +252,15 @@ class Retrofit:
             output = dense_attention(query, key, value, **options)
         return output.transpose(1, 2).contiguous()
 
-    def _state(self, module, hidden, first_key, positions, query, key, cache) -> dict[str, Any]:
+    def _state(self, module, hidden, first_key, positions, query, key, cache, steps: Steps | None) -> dict[str, Any]:
         """The variant's state of all keys and of the new queries; appends to the cache."""
-        layer, batch, queries, keys = module.layer_idx, hidden.shape[0], hidden.shape[1], key.shape[2]
+        layer, queries = module.layer_idx, hidden.shape[1]
+        whole = steps is not None and steps.whole
+        keys = steps.count + queries if steps is not None else key.shape[2]
         past, owner = keys - queries, owner_of(self.variant, self.adapter)
-        first_real = None if first_key is None else (first_key - past).clamp_min(0)
-        fields: dict[str, Any] = {"derive": self._derive(module)}
+        # A step's own token is real.
+        first_real = None if first_key is None or steps is not None else (first_key - past).clamp_min(0)
+        fields: dict[str, Any] = {"derive": self._derive(module), "steps": steps if whole else None}
         packed = take_fresh(cache, layer) if cache is not None and self.variant.packs_keys else None
         new_key = key[:, :, past:]
         if packed is not None:
@@ -259,7 +271,7 @@ class Retrofit:
         read = self.variant.read_adapter(self.adapter)
         prepared = self.variant.prepare_heads(query, new_key, layer, read, first_real)
         if prepared is None:
-            real = real_positions(first_key, batch, keys, queries, hidden.device)
+            real = steps.positions if steps is not None and whole else self._positions(first_key, keys, hidden)
             prepared = self.variant.prepare(hidden, layer, real, read, first_key)
         cached = prepared.cached
         if packed is not None and packed.has_state:
@@ -269,12 +281,24 @@ class Retrofit:
                 )
             cached = cache.layers[layer].state
         elif cache is not None:
-            check_state(cache, layer, past, cached is not None)
+            if steps is None:
+                check_state(cache, layer, past, cached is not None)
             if cached is not None:
                 cached = append_state(cache, layer, cached, owner)
         if cache is not None and self.variant.keeps_memo:
             fields["memo"] = memo_of(cache, layer, owner)
         return fields | {"cached": cached, "fresh": prepared.fresh}
+
+    def _positions(self, first_key, keys: int, hidden) -> torch.Tensor:
+        """``real_positions``, made once a forward."""
+        forward, device = getattr(self._local, "forward", None), hidden.device
+        identity = (id(first_key), keys, hidden.shape[:2], device)
+        if forward is None or identity not in forward.checked:
+            made = real_positions(first_key, hidden.shape[0], keys, hidden.shape[1], device)
+            if forward is None:
+                return made
+            forward.checked[identity] = (made, first_key)
+        return forward.checked[identity][0]
 
     def _first_key(self, mask, positions, key, query) -> torch.Tensor | None:
         forward = getattr(self._local, "forward", None)

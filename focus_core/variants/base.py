@@ -214,6 +214,11 @@ class Variant:
         """
         return None
 
+    @property
+    def serves_graphs(self) -> bool:
+        """Whether ``attend`` decodes with ``AttentionCall.steps``: a CUDA graph can then hold the step."""
+        return False
+
     def attached(self, model: nn.Module) -> AbstractContextManager[None]:
         """What a retrofit holds open while this variant is in use: nothing, unless the model's own modules change."""
         return nullcontext()

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     import torch
 
     from focus_core.cache import Memo
+    from focus_core.steps import Steps
 
 
 @dataclass(frozen=True)
@@ -85,6 +86,8 @@ class AttentionCall:
         positions: (B, Nk) of a variant that ``rotates_cached`` tokens, with a cache: each token's position as the
             model counts them; a padded token's says nothing.
         derive: gives what ``Variant.derive`` made of this layer's weights, once; read it through ``derived``.
+        steps: of a decode step in a CUDA graph: ``key``, ``value`` and ``cached`` then have room for more than
+            there are, and ``steps.tokens`` says on the device how many those are; None otherwise.
     """
 
     query: torch.Tensor
@@ -104,6 +107,7 @@ class AttentionCall:
     new_value: torch.Tensor | None = None
     positions: torch.Tensor | None = None
     derive: Callable[[], Any] | None = None
+    steps: Steps | None = None
 
     @property
     def derived(self) -> Any:

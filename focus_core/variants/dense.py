@@ -22,10 +22,19 @@ class Dense(Variant):
     pairs_by_settings: ClassVar[bool] = True
     serves_latent = True
 
+    @property
+    def serves_graphs(self) -> bool:
+        """See Variant.serves_graphs."""
+        return True
+
     def attend(self, call: AttentionCall) -> torch.Tensor:
         """See Variant.attend."""
         from focus_core.kernels.dense import dense_attention
 
+        if call.steps is not None:
+            from focus_core.kernels.dense_steps import dense_step
+
+            return dense_step(call.query, call.key, call.value, call.steps, scale=call.scale, softcap=call.softcap)
         return dense_attention(
             call.query, call.key, call.value, first_key=call.first_key, scale=call.scale, softcap=call.softcap
         )

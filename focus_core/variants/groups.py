@@ -50,6 +50,11 @@ class GroupedVariant(Variant):
                     f"It can be 1 to {self.groups}.",
                 )
 
+    @property
+    def serves_graphs(self) -> bool:
+        """See Variant.serves_graphs."""
+        return self.served and self.backend == "auto"
+
     def attend(self, call: AttentionCall) -> torch.Tensor:
         """See Variant.attend."""
         from focus_core.kernels.focus import focus_attention
@@ -70,6 +75,7 @@ class GroupedVariant(Variant):
                 first_key=call.first_key,
                 scale=call.scale,
                 softcap=call.softcap,
+                steps=call.steps,
             )
             if out is not None:
                 return out

@@ -15,9 +15,11 @@ import torch
 
 from benchmarks.gpu_focus_decode_checks import check, check_limits, check_steps
 from focus_core import compat
+from focus_core.graphs import graph_decoding
 from focus_core.kernels.focus import listed
 from focus_core.retrofit import retrofit
 from focus_core.variants.base import Prepared
+from focus_core.variants.dense import Dense
 from focus_core.variants.groups import GroupedVariant
 from tests.retrofit.helpers import Routed, far, positions_of, step, tokens
 from tests.tiny import tiny_model
@@ -112,6 +114,21 @@ def in_models() -> list[dict[str, Any]]:
     return rows
 
 
+def in_room() -> list[dict[str, Any]]:
+    """Decoding in a cache with room, the number of tokens read on the device, against decoding without."""
+    model, rows = tiny_model("llama", layers=1, heads=4, kv_heads=2), []
+    by_lists = Listed(groups=8, window=3, sinks=1, query_topk=2)
+    for name, variant in {"dense in room": Dense(), "lists in room": by_lists}.items():
+        with torch.no_grad(), retrofit(model, variant) as active:
+            wanted = _generated(model, tokens(2, 12))
+            with graph_decoding(active, 17, graph=True) as decoding:
+                got = _generated(model, tokens(2, 12))
+        error = far(torch.stack(got.logits), torch.stack(wanted.logits))
+        same = torch.equal(got.sequences, wanted.sequences)
+        rows.append({"name": name, "served": decoding.eager, "error": error if same else float("inf")})
+    return rows
+
+
 def main() -> None:
     """Every case, a line each."""
     torch.set_num_threads(1)
@@ -119,7 +136,7 @@ def main() -> None:
         print(json.dumps({"name": name, **check(_SMALL | case, "cpu")}), flush=True)
     print(json.dumps({"name": "limits", **check_limits("cpu")}), flush=True)
     print(json.dumps({"name": "steps", **check_steps("cpu", graph=False, steps=8)}), flush=True)
-    for row in in_models():
+    for row in in_models() + in_room():
         print(json.dumps(row | {"good": row["error"] < 1e-4 and row["served"] > 0}), flush=True)
 
 

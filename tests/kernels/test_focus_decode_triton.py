@@ -10,7 +10,7 @@ from tests.kernels.cases import make
 from tests.kernels.interpreted_lists import CASES
 from tests.kernels.interpreting import interpreted
 
-IN_MODELS = ("greedy", "beams", "turns and a cut")
+IN_MODELS = ("greedy", "beams", "turns and a cut", "dense in room", "lists in room")
 
 
 @pytest.fixture(scope="module")
