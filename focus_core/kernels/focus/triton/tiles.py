@@ -121,7 +121,7 @@ _BESIDE_WIDE = Tile(64, 64, 4, 3, registers=192)
 
 
 def apart_tile(dtype: torch.dtype, widest: int, beside: bool = False) -> Tile:
-    """Sizes of that pass where it leaves out the pairs that share a group, and where it then runs beside the scatter."""
+    """Sizes of that pass where it leaves out the pairs that share a group; and where it runs beside the scatter."""
     if widest > 128:
         return near_tile(dtype, widest)
     if beside:
