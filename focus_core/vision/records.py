@@ -11,9 +11,10 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
+from focus_core.vision.augment import fit
 from focus_core.vision.config import PRESETS, AttentionConfig, ViTConfig
 from focus_core.vision.look import coverage, object_mass, rollout
-from focus_core.vision.training import accuracy, fit
+from focus_core.vision.training import accuracy
 from focus_core.vision.vit import ViT
 
 

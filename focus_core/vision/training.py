@@ -9,18 +9,19 @@ import os
 import statistics
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 
 from focus_core.errors import Cancelled, InvalidInput
 from focus_core.evaluation.environment import environment
+from focus_core.vision.augment import draw, fit, move, reach_of, smoothed_loss
 from focus_core.vision.config import ViTConfig, operator_count, parameter_count
-from focus_core.vision.data import BLACK, normalise
+from focus_core.vision.graphed_step import Drawn, GraphedSteps, eager_steps
 from focus_core.vision.vit import ViT
 
 Progress = Callable[[float, str], None]
@@ -74,6 +75,196 @@ class Images:
     test_labels: np.ndarray
 
 
+class Training:
+    """One run, an epoch at a time: ``begin`` starts an epoch's steps, ``end`` waits for them.
+
+    Args:
+        config: the model's shape and attention.
+        images: all of them are put on the device.
+        recipe: the training.
+        out: the checkpoint's file; a run with the same settings goes on from it, and ends as if never stopped.
+            Whoever keeps the model removes it then.
+        device: ``cpu`` or ``cuda``; on a GPU the matrix products are in bf16.
+        graph: whether each step is one captured CUDA graph; None: on a GPU. The same operations either way.
+        checkpoint_every: epochs.
+        own_stream: on a GPU, work on a stream of its own, so that several runs of one process overlap there.
+
+    Attributes:
+        epoch: how many are done.
+        done: whether all are.
+
+    Raises:
+        InvalidInput: the checkpoint is damaged or of another run, or there are too few images.
+    """
+
+    def __init__(
+        self,
+        config: ViTConfig,
+        images: Images,
+        recipe: Recipe,
+        out: str | Path,
+        device: str = "cpu",
+        graph: bool | None = None,
+        checkpoint_every: int = 5,
+        own_stream: bool = False,
+    ) -> None:
+        self.config, self.images, self.recipe, self.path = config, images, recipe, Path(out)
+        self.place, self.checkpoint_every = torch.device(device), checkpoint_every
+        self.cuda = self.place.type == "cuda"
+        if config.attention.kind == "xattention":
+            raise InvalidInput("XAttention is not trained.", "Train softmax, and look at it under XAttention.")
+        self.count = len(images.train) - recipe.validation
+        self.steps = self.count // recipe.batch
+        if recipe.validation < 1:
+            raise InvalidInput(f"{recipe.validation} images are held out.", "Hold out 1 or more of 5 or more images.")
+        if self.steps < 1:
+            raise InvalidInput(
+                f"{self.count} training images are fewer than a batch of {recipe.batch}.", "Make it smaller."
+            )
+        self._stream = torch.cuda.Stream(self.place) if self.cuda and own_stream else None
+        if self.cuda and not own_stream:
+            torch.cuda.reset_peak_memory_stats(self.place)
+        with self._here():
+            self._prepare(self.cuda if graph is None else graph)
+
+    def _here(self) -> AbstractContextManager[Any]:
+        return nullcontext() if self._stream is None else torch.cuda.stream(self._stream)
+
+    def _prepare(self, graph: bool) -> None:
+        from accelerate import Accelerator
+
+        recipe, images, place = self.recipe, self.images, self.place
+        self.accelerator = Accelerator(cpu=not self.cuda, mixed_precision="bf16" if self.cuda else "no")
+        torch.manual_seed(recipe.seed)
+        self.model = ViT(self.config).to(place)
+        self.optimizer = torch.optim.AdamW(
+            self.model.parameters(), lr=recipe.learning_rate, weight_decay=recipe.weight_decay, fused=self.cuda
+        )
+        self.identity = {
+            "model": self.config.as_dict(),
+            "recipe": dataclasses.asdict(recipe),
+            "images": len(images.train),
+        }
+        self.history: dict[str, list] = {"losses": [], "validation": [], "epoch_seconds": []}
+        self.epoch = 0
+        if self.path.is_file():
+            self._resume()
+        self.runner, self.prepared = self.accelerator.prepare(
+            self.model, self.optimizer, device_placement=[False, False]
+        )
+        self.x = torch.tensor(images.train, device=place)
+        self.y = torch.tensor(images.train_labels, device=place)
+        order = np.random.default_rng(0).permutation(len(images.train))
+        self.held = torch.tensor(order[: recipe.validation], device=place)
+        self.pool = torch.tensor(order[recipe.validation :], device=place)
+        self.graphed = GraphedSteps(self._learn, self.optimizer, place) if graph else None
+
+    def _resume(self) -> None:
+        try:
+            stored = torch.load(self.path, map_location=self.place, weights_only=True)
+            made_by = stored["identity"]
+        except Exception as error:
+            raise InvalidInput(
+                f"{self.path} is no checkpoint that can be read ({type(error).__name__}).", "Remove it to begin anew."
+            ) from None
+        if made_by != json.dumps(self.identity):
+            raise InvalidInput(f"{self.path} is a checkpoint of another run.", "Name another file, or remove it.")
+        self.model.load_state_dict(stored["model"])
+        self.optimizer.load_state_dict(stored["optimizer"])
+        self.history, self.epoch = stored["history"], stored["epoch"]
+
+    @property
+    def done(self) -> bool:
+        """Whether all epochs are made."""
+        return self.epoch >= self.recipe.epochs
+
+    def save(self) -> None:
+        """Write the checkpoint of the epochs that are done."""
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        optimizer = self.optimizer.state_dict()
+        # A captured step has its rate on the device; a checkpoint is the same for both.
+        for group in optimizer["param_groups"]:
+            group |= {"lr": float(group["lr"]), "capturable": False}
+        state = {"model": self.model.state_dict(), "optimizer": optimizer, "history": self.history, "epoch": self.epoch}
+        torch.save(state | {"identity": json.dumps(self.identity)}, self.path.with_suffix(".part"))
+        os.replace(self.path.with_suffix(".part"), self.path)
+
+    def begin(self) -> None:
+        """Start the steps of the next epoch."""
+        recipe, steps = self.recipe, self.steps
+        with self._here():
+            # Everything random of an epoch comes from its number, so that a resumed run is the same run.
+            chance = torch.Generator(self.place).manual_seed(recipe.seed * 100_003 + self.epoch)
+            shuffled = self.pool[torch.randperm(self.count, generator=chance, device=self.place)]
+            self.model.train()
+            self._begun = time.perf_counter()
+            drawn = [draw(recipe.batch, recipe, self.config, chance) for _ in range(steps)]
+            given = Drawn(
+                shuffled[: steps * recipe.batch].view(steps, recipe.batch),
+                torch.stack([moved for moved, _ in drawn]),
+                torch.stack([mirrored for _, mirrored in drawn if mirrored is not None]) if recipe.flip else None,
+            )
+            total = steps * recipe.epochs
+            rates = [_rate(recipe, self.epoch * steps + step, steps, total) for step in range(steps)]
+            if self.graphed is None:
+                self._losses = torch.stack(eager_steps(self._learn, self.optimizer, given, rates))
+            else:
+                self._losses = self.graphed(given, rates)
+
+    def _learn(self, index: torch.Tensor, moved: torch.Tensor, mirrored: torch.Tensor | None) -> torch.Tensor:
+        """One step. Nothing in it waits on the host, so that it can be captured."""
+        batch = move(fit(self.x[index], self.config), moved, mirrored, reach_of(self.recipe, self.config))
+        with self.accelerator.autocast():
+            logits = self.runner(batch)
+        loss = smoothed_loss(logits.float(), self.y[index], self.recipe.label_smoothing)
+        self.accelerator.backward(loss)
+        self.accelerator.clip_grad_norm_(self.model.parameters(), self.recipe.clip)
+        self.prepared.step()
+        self.prepared.zero_grad(set_to_none=True)
+        return loss.detach()
+
+    def end(self) -> None:
+        """Wait for the epoch that was begun, and hold it against the validation images."""
+        with self._here():
+            self.history["losses"] += self._losses.tolist()
+            self.history["epoch_seconds"].append(time.perf_counter() - self._begun)
+            self.history["validation"].append(accuracy(self.model, self.x[self.held], self.y[self.held]))
+            self.epoch += 1
+            if self.epoch % self.checkpoint_every == 0 and not self.done:
+                self.save()
+
+    def finish(self) -> tuple[ViT, dict[str, Any]]:
+        """The trained model in evaluation mode, and the run's document."""
+        config, images, place, history = self.config, self.images, self.place, self.history
+        with self._here():
+            # Prepared for mixed precision, a model stays in it; what is kept and tested computes in fp32.
+            model = ViT(config).to(place)
+            model.load_state_dict(self.model.state_dict())
+            model.eval()
+            labels = torch.tensor(images.test_labels, device=place)
+            tested = accuracy(model, torch.tensor(images.test, device=place), labels)
+        alone = self.cuda and self._stream is None
+        why = "It was not asked for." if self.graphed is None else self.graphed.why_not()
+        document = {
+            "accuracy": tested,
+            "parameters": parameter_count(config),
+            "operator_parameters": operator_count(config),
+            "tokens": config.tokens,
+            "validation": history["validation"],
+            "loss": _thin(history["losses"]),
+            "loss_spread": spikes(history["losses"]),
+            "epoch_seconds": history["epoch_seconds"],
+            "steps_an_epoch": self.steps,
+            "train_images": self.count,
+            "peak_memory_bytes": torch.cuda.max_memory_allocated(place) if alone else None,
+            "precision": "bf16 autocast" if self.cuda else "float32",
+            "step": {"captured": not why, "why_not": why},
+            **self.identity,
+            "environment": environment(place),
+        }
+        return model, document
+
+
 def train(
     config: ViTConfig,
     images: Images,
@@ -83,19 +274,20 @@ def train(
     progress: Progress | None = None,
     cancel: Callable[[], bool] | None = None,
     checkpoint_every: int = 5,
+    graph: bool | None = None,
 ) -> tuple[ViT, dict[str, Any]]:
     """Train one model.
 
     Args:
-        config: its shape and attention.
-        images: all of them are put on the device.
+        config: as of ``Training``, and so all that follow.
+        images: all of them.
         recipe: the training.
-        out: the checkpoint's file; a run with the same settings goes on from it, and ends as if never stopped.
-            Whoever keeps the model removes it then.
-        device: ``cpu`` or ``cuda``; on a GPU the matrix products are in bf16.
+        out: the checkpoint's file.
+        device: ``cpu`` or ``cuda``.
         progress: told the fraction done.
         cancel: asked every epoch; the checkpoint is written before Cancelled is raised.
         checkpoint_every: epochs.
+        graph: whether each step is one captured CUDA graph; None: on a GPU.
 
     Returns:
         The model in evaluation mode, and the run's document.
@@ -104,129 +296,16 @@ def train(
         InvalidInput: the checkpoint is damaged or of another run, or there are too few images.
         Cancelled: on request.
     """
-    from accelerate import Accelerator
-
-    path = Path(out)
-    cuda = torch.device(device).type == "cuda"
-    accelerator = Accelerator(cpu=not cuda, mixed_precision="bf16" if cuda else "no")
-    place = torch.device(device)
-    if config.attention.kind == "xattention":
-        raise InvalidInput("XAttention is not trained.", "Train softmax, and look at it under XAttention.")
-    count = len(images.train) - recipe.validation
-    steps = count // recipe.batch
-    if recipe.validation < 1:
-        raise InvalidInput(f"{recipe.validation} images are held out.", "Hold out 1 or more of 5 or more images.")
-    if steps < 1:
-        raise InvalidInput(f"{count} training images are fewer than a batch of {recipe.batch}.", "Make it smaller.")
-    torch.manual_seed(recipe.seed)
-    model = ViT(config).to(place)
-    optimizer = torch.optim.AdamW(
-        model.parameters(), lr=recipe.learning_rate, weight_decay=recipe.weight_decay, fused=cuda
-    )
-    identity = {"model": config.as_dict(), "recipe": dataclasses.asdict(recipe), "images": len(images.train)}
-    history: dict[str, list] = {"losses": [], "validation": [], "epoch_seconds": []}
-    start = 0
-    if path.is_file():
-        try:
-            stored = torch.load(path, map_location=place, weights_only=True)
-            made_by = stored["identity"]
-        except Exception as error:
-            raise InvalidInput(
-                f"{path} is no checkpoint that can be read ({type(error).__name__}).", "Remove it to begin anew."
-            ) from None
-        if made_by != json.dumps(identity):
-            raise InvalidInput(f"{path} is a checkpoint of another run.", "Name another file, or remove it.")
-        model.load_state_dict(stored["model"])
-        optimizer.load_state_dict(stored["optimizer"])
-        history, start = stored["history"], stored["epoch"]
-    runner, prepared = accelerator.prepare(model, optimizer, device_placement=[False, False])
-    x, y = torch.tensor(images.train, device=place), torch.tensor(images.train_labels, device=place)
-    order = np.random.default_rng(0).permutation(len(images.train))
-    held = torch.tensor(order[: recipe.validation], device=place)
-    pool = torch.tensor(order[recipe.validation :], device=place)
-    total = steps * recipe.epochs
-
-    def save(epoch: int) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "history": history, "epoch": epoch}
-        torch.save(state | {"identity": json.dumps(identity)}, path.with_suffix(".part"))
-        os.replace(path.with_suffix(".part"), path)
-
-    for epoch in range(start, recipe.epochs):
+    run = Training(config, images, recipe, out, device, graph, checkpoint_every)
+    while not run.done:
         if cancel is not None and cancel():
-            save(epoch)
+            run.save()
             raise Cancelled
-        # Everything random of an epoch comes from its number, so that a resumed run is the same run.
-        chance = torch.Generator(place).manual_seed(recipe.seed * 100_003 + epoch)
-        shuffled = pool[torch.randperm(count, generator=chance, device=place)]
-        model.train()
-        losses, begun = [], time.perf_counter()
-        for step in range(steps):
-            _set_rate(optimizer, _rate(recipe, epoch * steps + step, steps, total))
-            index = shuffled[step * recipe.batch : (step + 1) * recipe.batch]
-            batch = augment(fit(x[index], config), recipe, config, chance)
-            with accelerator.autocast():
-                logits = runner(batch)
-            loss = F.cross_entropy(logits.float(), y[index], label_smoothing=recipe.label_smoothing)
-            accelerator.backward(loss)
-            accelerator.clip_grad_norm_(model.parameters(), recipe.clip)
-            prepared.step()
-            prepared.zero_grad(set_to_none=True)
-            losses.append(loss.detach())
-        history["losses"] += torch.stack(losses).tolist()
-        history["epoch_seconds"].append(time.perf_counter() - begun)
-        history["validation"].append(accuracy(model, x[held], y[held]))
-        if (epoch + 1) % checkpoint_every == 0 and epoch + 1 < recipe.epochs:
-            save(epoch + 1)
+        run.begin()
+        run.end()
         if progress is not None:
-            progress((epoch + 1) / recipe.epochs, f"epoch {epoch + 1}: {history['validation'][-1]:.1%} held out")
-    # Prepared for mixed precision, a model stays in it; what is kept and tested computes in fp32.
-    trained = model
-    model = ViT(config).to(place)
-    model.load_state_dict(trained.state_dict())
-    model.eval()
-    tested = accuracy(model, torch.tensor(images.test, device=place), torch.tensor(images.test_labels, device=place))
-    document = {
-        "accuracy": tested,
-        "parameters": parameter_count(config),
-        "operator_parameters": operator_count(config),
-        "tokens": config.tokens,
-        "validation": history["validation"],
-        "loss": _thin(history["losses"]),
-        "loss_spread": spikes(history["losses"]),
-        "epoch_seconds": history["epoch_seconds"],
-        "steps_an_epoch": steps,
-        "train_images": count,
-        "peak_memory_bytes": torch.cuda.max_memory_allocated(place) if cuda else None,
-        "precision": "bf16 autocast" if cuda else "float32",
-        **identity,
-        "environment": environment(place),
-    }
-    return model, document
-
-
-def fit(images: torch.Tensor, config: ViTConfig) -> torch.Tensor:
-    """uint8 images [batch, side, side] as the model takes them; enlarged where its side is greater."""
-    found = normalise(images)
-    if found.shape[-1] != config.image:
-        found = F.interpolate(found, size=config.image, mode="bilinear", align_corners=False)
-    return found
-
-
-def augment(images: torch.Tensor, recipe: Recipe, config: ViTConfig, chance: torch.Generator) -> torch.Tensor:
-    """Random mirror images and shifts, each image its own; what moves in is black. Same shape."""
-    n, _, side, _ = images.shape
-    place = images.device
-    reach = recipe.shift * config.image // 28 if config.image > 28 else recipe.shift
-    moved = torch.randint(0, 2 * reach + 1, (2, n, 1), generator=chance, device=place)
-    along = torch.arange(side, device=place)
-    rows, columns = moved[0] + along, moved[1] + along
-    if recipe.flip:
-        mirrored = torch.rand(n, 1, generator=chance, device=place) < 0.5
-        columns = torch.where(mirrored, columns.flip(1), columns)
-    padded = F.pad(images, (reach,) * 4, value=BLACK)
-    which = torch.arange(n, device=place).view(n, 1, 1)
-    return padded[which, 0, rows.unsqueeze(2), columns.unsqueeze(1)].unsqueeze(1)
+            progress(run.epoch / recipe.epochs, f"epoch {run.epoch}: {run.history['validation'][-1]:.1%} held out")
+    return run.finish()
 
 
 @torch.no_grad()
@@ -264,11 +343,6 @@ def _rate(recipe: Recipe, step: int, steps: int, total: int) -> float:
         return recipe.learning_rate * (step + 1) / warm
     along = (step - warm) / max(total - warm, 1)
     return recipe.floor + (recipe.learning_rate - recipe.floor) * 0.5 * (1 + math.cos(math.pi * along))
-
-
-def _set_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
-    for group in optimizer.param_groups:
-        group["lr"] = rate
 
 
 def _thin(losses: list[float]) -> dict[str, list]:

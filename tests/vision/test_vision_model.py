@@ -9,12 +9,13 @@ import torch
 
 from focus_core.errors import Cancelled, InvalidInput, NotAvailable, Unsupported
 from focus_core.vision import data
+from focus_core.vision.augment import augment
 from focus_core.vision.config import AttentionConfig, ViTConfig
 from focus_core.vision.look import curves, look, rollout
 from focus_core.vision.models import load_vision_model, save_vision_model, vision_models
 from focus_core.vision.records import maps_record, step_cost, summarise, xattention_sweep
 from focus_core.vision.retrofit import vision_retrofit
-from focus_core.vision.training import Images, Recipe, augment, train
+from focus_core.vision.training import Images, Recipe, train
 from focus_core.vision.vit import ViT
 from focus_core.vision.xattention import estimate, keep, kept_pairs
 
