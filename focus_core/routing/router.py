@@ -13,12 +13,15 @@ from torch import nn
 
 from focus_core.adapter import Adapter
 from focus_core.errors import InvalidInput
-from focus_core.routing.sets import MAX_GROUPS
+from focus_core.kernels.focus.triton import machine_refusal
+from focus_core.routing.sets import MAX_GROUPS, top_groups
 
 FORMS = ("directed", "shared", "paper")
 PAPER_TEMPERATURE = 0.1
 PAPER_ITERATIONS = 10
 _PAPER_SHARPNESS = 5.0
+_FEW = 8
+"""Tokens of a row up to which their sets are made in one launch, on a GPU."""
 
 
 @dataclass(frozen=True)
@@ -100,6 +103,19 @@ class Router(Adapter):
                 queries = F.normalize(queries, dim=-1) if self.directed else keys
                 centroids = F.normalize(centroids, dim=-1)
         return keys, queries, centroids
+
+    def sets(
+        self, layer: int, hidden: torch.Tensor, key_topk: int, query_topk: int
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """The served sets of keys and of queries (B, R, N) int64: the groups of the largest logits."""
+        if not self.is_paper and hidden.shape[1] <= _FEW and machine_refusal(hidden.device) is None:
+            from focus_core.routing.triton_sets import few_sets
+
+            query = None if self.query_projection is None else self.query_projection[layer]
+            weights = self.key_projection[layer], query, self.centroids[layer], self.bias[layer]
+            return few_sets(hidden, *weights, key_topk, query_topk)
+        key_logits, query_logits = self.logits(layer, hidden)
+        return top_groups(key_logits, key_topk), top_groups(query_logits, query_topk)
 
     def logits(self, layer: int, hidden: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Key and query logits (B, R, N, K) in fp32, the balancing bias included.

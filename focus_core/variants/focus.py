@@ -50,16 +50,15 @@ class Focus(GroupedVariant):
     ) -> Prepared:
         """Route each token by itself; see Variant.prepare."""
         from focus_core.routing import router as routing
-        from focus_core.routing.sets import top_groups
 
         if adapter.config.groups != self.groups:
             raise InvalidInput(
                 f"The adapter has {adapter.config.groups} groups and the setting groups is {self.groups}.",
                 f"Set groups to {adapter.config.groups}.",
             )
-        key_logits, query_logits = adapter.logits(layer, hidden)
         if self.gate == "hard":
-            return Prepared(top_groups(key_logits, self.key_topk), top_groups(query_logits, self.query_topk))
+            return Prepared(*adapter.sets(layer, hidden, self.key_topk, self.query_topk))
+        key_logits, query_logits = adapter.logits(layer, hidden)
         if self.gate == "paper":
             shares = routing.sinkhorn_over_sequence(key_logits / routing.PAPER_TEMPERATURE, first_key)
             return Prepared(shares, shares)

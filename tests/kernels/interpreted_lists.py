@@ -18,6 +18,7 @@ from focus_core import compat
 from focus_core.graphs import graph_decoding
 from focus_core.kernels.focus import listed
 from focus_core.retrofit import retrofit
+from focus_core.routing.router import Router, RouterConfig
 from focus_core.variants.base import Prepared
 from focus_core.variants.dense import Dense
 from focus_core.variants.groups import GroupedVariant
@@ -117,15 +118,40 @@ def in_models() -> list[dict[str, Any]]:
 def in_room() -> list[dict[str, Any]]:
     """Decoding in a cache with room, the number of tokens read on the device, against decoding without."""
     model, rows = tiny_model("llama", layers=1, heads=4, kv_heads=2), []
-    by_lists = Listed(groups=8, window=3, sinks=1, query_topk=2)
-    for name, variant in {"dense in room": Dense(), "lists in room": by_lists}.items():
+    ids = tokens(2, 12)
+    for name, variant in {"dense in room": Dense(), "lists in room": Listed(groups=8, window=3, sinks=1)}.items():
         with torch.no_grad(), retrofit(model, variant) as active:
-            wanted = _generated(model, tokens(2, 12))
-            with graph_decoding(active, 17, graph=True) as decoding:
-                got = _generated(model, tokens(2, 12))
+            wanted = _generated(model, ids, max_new_tokens=4)
+            with graph_decoding(active, 15, graph=True) as decoding:
+                got = _generated(model, ids, max_new_tokens=4)
         error = far(torch.stack(got.logits), torch.stack(wanted.logits))
         same = torch.equal(got.sequences, wanted.sequences)
         rows.append({"name": name, "served": decoding.eager, "error": error if same else float("inf")})
+    return rows
+
+
+ROUTERS = {
+    "directed": {"routers": 3, "groups": 16, "dim": 16, "looks": (1, 4)},
+    "shared, odd sizes": {"form": "shared", "groups": 5, "dim": 6, "hidden_size": 70, "looks": (2, 1)},
+    "sixty-four groups, all of them": {"groups": 64, "dim": 4, "looks": (3, 64)},
+    "one group": {"groups": 1, "dim": 1, "looks": (1, 1), "dtype": torch.float16},
+}
+
+
+def in_routers() -> list[dict[str, Any]]:
+    """The sets of a few tokens, against those of the same tokens in a long text."""
+    rows = []
+    for name, case in ROUTERS.items():
+        case = dict(case)
+        looks, dtype = case.pop("looks"), case.pop("dtype", torch.float32)
+        router = Router(RouterConfig(**({"layers": 2, "hidden_size": 64} | case))).to(dtype)
+        router.bias.normal_(generator=torch.Generator().manual_seed(1))
+        text = torch.randn(2, 40, router.config.hidden_size, generator=torch.Generator().manual_seed(0)).to(dtype)
+        # Strided by token, as a part of a text is.
+        few = router.sets(1, text[:, 3:5], *looks)
+        whole = router.sets(1, text, *looks)
+        wrong = sum(int((a != b[:, :, 3:5]).sum()) for a, b in zip(few, whole, strict=True))
+        rows.append({"name": name, "good": wrong == 0, "wrong": wrong})
     return rows
 
 
@@ -136,6 +162,8 @@ def main() -> None:
         print(json.dumps({"name": name, **check(_SMALL | case, "cpu")}), flush=True)
     print(json.dumps({"name": "limits", **check_limits("cpu")}), flush=True)
     print(json.dumps({"name": "steps", **check_steps("cpu", graph=False, steps=8)}), flush=True)
+    for row in in_routers():
+        print(json.dumps(row), flush=True)
     for row in in_models() + in_room():
         print(json.dumps(row | {"good": row["error"] < 1e-4 and row["served"] > 0}), flush=True)
 

@@ -7,7 +7,7 @@ from benchmarks.gpu_focus_decode_checks import check_all
 from focus_core.cache import Memo
 from focus_core.kernels.focus.listed import listed_attention
 from tests.kernels.cases import make
-from tests.kernels.interpreted_lists import CASES
+from tests.kernels.interpreted_lists import CASES, ROUTERS
 from tests.kernels.interpreting import interpreted
 
 IN_MODELS = ("greedy", "beams", "turns and a cut", "dense in room", "lists in room")
@@ -34,6 +34,11 @@ def test_too_many_groups_or_too_little_room_give_no_number(results):
 @pytest.mark.parametrize("name", IN_MODELS)
 def test_models_decode_by_lists_as_by_the_reference(results, name):
     assert results[name]["served"] > 0
+    assert results[name]["good"], results[name]
+
+
+@pytest.mark.parametrize("name", ROUTERS)
+def test_few_tokens_are_routed_as_in_a_long_text(results, name):
     assert results[name]["good"], results[name]
 
 
