@@ -8,11 +8,14 @@ A file is TOML::
     train = {steps = 300}               # options of `train` that every trained line starts from
     measure = {texts = ["persuasion"], contexts = [4096], windows = 8, dtype = "bfloat16"}
 
+    pretrain = {steps = 600}            # options of `pretrain` that every model from nothing starts from
+
     [[line]]
     name = "directed-k16"
     variant = "focus"
     train = {groups = 16}               # left out: nothing is trained
     adapter = "smollm2-directed-k16"    # or an adapter that is there
+    pretrain = {set = {groups = 16}}    # or a whole model from nothing, through the variant with these settings
     seeds = [0, 1]                      # of training
     sets = {q2 = {query_topk = 2}}      # settings of the variant, each measured under its name
     measure = {contexts = [8192]}       # what differs from the file's
@@ -31,14 +34,20 @@ from typing import Any
 
 from focus_core.errors import InvalidInput
 from focus_core.jobs.files import read_json, write_json
+from focus_core.training.scratch_settings import adapter_kind
+from focus_core.variants import make
 
 RECORD, CONFIG = "training_record.json", "focus_config.json"
-_FILE = {"about": str, "model": str, "prefix": str, "train": dict, "measure": dict, "line": list}
+PRETRAIN, RECALL = "pretrain", "recall"
+_FILE = {"about": str, "model": str, "prefix": str, "train": dict, "pretrain": dict, "measure": dict, "line": list}
 _LINE = {
-    **{"name": str, "variant": str, "train": dict, "adapter": str},
+    **{"name": str, "variant": str, "train": dict, "pretrain": dict, "adapter": str},
     **{"seeds": list, "sets": dict, "measure": dict, "seconds": dict},
 }
-_MEASURE = {"texts": list, "contexts": list, "windows": int, "batch": int, "dtype": str, "probes": bool}
+_MEASURE = {
+    **{"texts": list, "contexts": list, "windows": int, "batch": int, "dtype": str, "probes": bool},
+    **{"recall": bool},
+}
 _SECONDS = {"train": (int, float), "eval": (int, float)}
 _KINDS = {dict: "a table", list: "a list", str: "text", int: "a whole number", bool: "true or false"}
 _KEPT = (
@@ -46,6 +55,12 @@ _KEPT = (
     "kept_pairs leak flips context windows window_tokens text text_hash dtype dense_by_definition seconds environment"
 )
 """Fields of an evaluation that a result keeps: windows, layers and buckets would make a grid large."""
+_TOLD = (
+    "step tokens seconds served_validation_ppl dense_validation_ppl trained_parameters parameters adapter_parameters "
+    "precision"
+)
+_CURVES = "log losses"
+"""Fields of a training's record that its results keep."""
 
 
 @dataclass(frozen=True)
@@ -58,8 +73,8 @@ class Task:
         place: the file or the adapter's folder that it makes.
         rank: what goes first; that of its line.
         seconds: expected; None where nobody said.
-        needs: the training task whose adapter it reads.
-        asked: the training settings that the adapter's record must show; None for an evaluation.
+        needs: the training task whose adapter or model it reads.
+        asked: the settings that the record of a training must show; None for an evaluation.
     """
 
     name: str
@@ -86,30 +101,41 @@ class Task:
             if found is not None and found.get("command") != self.command:
                 raise InvalidInput(f"{self.place} holds another measurement.", "Rename the line, or move the file.")
             return found is not None
-        config = read_json(self.place / CONFIG)
+        config, record = read_json(self.place / CONFIG), read_json(self.place / RECORD) or {}
+        if self.whole:
+            config = {"record": record} if record else None
         if config is None:
             return False
-        record = read_json(self.place / RECORD) or {}
         settings = config["record"].get("settings")
         if settings is None:
             return True
         changed = [name for name, value in self.asked.items() if name in settings and settings[name] != value]
         if changed:
             raise InvalidInput(
-                f"{self.place} holds an adapter with other settings ({', '.join(changed)}).",
+                f"{self.place} holds {'a model' if self.whole else 'an adapter'} with other settings "
+                f"({', '.join(changed)}).",
                 "Rename the line, or delete the folder.",
             )
         return bool(record.get("step") == settings["steps"])
 
+    @property
+    def whole(self) -> bool:
+        """Whether a whole model is trained, and not an adapter."""
+        return self.arguments[0] == PRETRAIN
+
     def finish(self, raw: Path) -> None:
         """Write the result from the evaluation's whole document, small."""
         document = read_json(raw)
-        kept = {name: document[name] for name in _KEPT.split()} | {"command": self.command}
+        recalled = self.arguments[0] == RECALL
+        kept = {name: document[name] for name in (document if recalled else _KEPT.split())}
+        kept["command"] = self.command
         if self.needs is not None:
-            record = read_json(self.needs.place / CONFIG)["record"]
-            names = ("step", "tokens", "seconds", "served_validation_ppl", "dense_validation_ppl", "trained_parameters")
+            place, names = self.needs.place, _TOLD.split()
+            record = read_json(place / RECORD) if self.needs.whole else read_json(place / CONFIG)["record"]
+            # The curves are as long as the rest, and stand in one result of a model.
+            names += _CURVES.split() if recalled else []
             kept["training"] = {"command": self.needs.command} | {n: record[n] for n in names if n in record}
-        write_json(self.place, kept, indent=1)
+        write_json(self.place, kept, indent=None if recalled else 1)
         raw.unlink()
 
 
@@ -147,12 +173,19 @@ def _tasks(file: Path, work: Path, results: Path, rank: int) -> list[Task]:
         _known(line.get("seconds", {}), _SECONDS, where)
         for name in (line["name"], *line.get("sets", {})):
             _named(name, where)
-        if "train" in line and "adapter" in line:
-            raise InvalidInput(f"{where} has an adapter and trains one.", "Leave out train, or adapter.")
-        if "seeds" in line and "train" not in line:
+        makes = [kind for kind in ("train", PRETRAIN, "adapter") if kind in line]
+        if len(makes) > 1:
+            raise InvalidInput(
+                f"{where} has an adapter and trains one, or trains two things ({', '.join(makes)}).",
+                "Leave out all but one.",
+            )
+        kind = makes[0] if makes and makes[0] != "adapter" else None
+        if "seeds" in line and kind is None:
             raise InvalidInput(f"{where} has seeds of a training that it does not ask for.", "train = {} asks for it.")
-        if "seed" in {**document.get("train", {}), **line.get("train", {})}:
-            raise InvalidInput(f"{where} has a seed among the options of train.", "A line has seeds = [0, 1].")
+        if kind and "seed" in {**document.get(kind, {}), **line[kind]}:
+            raise InvalidInput(f"{where} has a seed among the options of {kind}.", "A line has seeds = [0, 1].")
+        if kind == PRETRAIN:
+            _each([one.get("set", {}) for one in (document.get(kind, {}), line[kind])], dict, f"{where}: set")
         _each(line.get("seeds", []), int, f"{where}: seeds")
         _each(line.get("sets", {}).values(), dict, f"{where}: sets")
         measure = {**document.get("measure", {}), **line.get("measure", {})}
@@ -160,28 +193,53 @@ def _tasks(file: Path, work: Path, results: Path, rank: int) -> list[Task]:
         _each(measure.get("contexts", []), int, f"{where}: contexts")
         _each(measure.get("texts", []), str, f"{where}: texts")
         rank += 1
-        for seed in line.get("seeds", [0]) if "train" in line else [None]:
+        for seed in line.get("seeds", [0]) if kind else [None]:
             name = line["name"] + (f"-s{seed}" if seed else "")
             trained = None
-            if seed is not None:
-                options = {**document.get("train", {}), **line["train"], "seed": seed}
-                trained = _train(document, name, options, work, rank, line.get("seconds", {}).get("train"))
+            if kind is not None:
+                options = {**document.get(kind, {}), **line[kind], "seed": seed}
+                task_of = _pretrain if kind == PRETRAIN else _train
+                trained = task_of(document, line, name, options, work, rank)
                 found.append(trained)
             found += _evals(document, line, name, measure, trained, results, rank)
     return found
 
 
-def _train(document: dict, name: str, options: dict, work: Path, rank: int, seconds: float | None) -> Task:
+def _train(document: dict, line: dict, name: str, options: dict, work: Path, rank: int) -> Task:
     place = work / f"{Path(document['model']).name}-{name}"
+    arguments = ("train", "--model", document["model"], *_flags(options), "--out", str(place))
+    asked = {key.replace("-", "_"): value for key, value in options.items() if key != "kind"}
+    return Task(f"train-{name}", arguments, place, rank, line.get("seconds", {}).get("train"), asked=asked)
+
+
+def _pretrain(document: dict, line: dict, name: str, options: dict, work: Path, rank: int) -> Task:
+    place = work / f"{document['prefix']}-{name}"
+    own = _own(document, line)
+    options = {key.replace("-", "_"): value for key, value in options.items() if key != "set"}
+    arguments = (PRETRAIN, "--model", document["model"], "--variant", line["variant"], *_sets(own), *_flags(options))
+    asked = {key: value for key, value in options.items() if key != "text"}
+    asked |= {"variant": line["variant"], "config": make(line["variant"], own).to_dict()}
+    seconds = line.get("seconds", {}).get("train")
+    return Task(f"{PRETRAIN}-{name}", (*arguments, "--out", str(place)), place, rank, seconds, asked=asked)
+
+
+def _own(document: dict, line: dict) -> dict[str, Any]:
+    """Settings of the variant that a model from nothing is trained through."""
+    return {**document.get(PRETRAIN, {}).get("set", {}), **line[PRETRAIN].get("set", {})}
+
+
+def _flags(options: dict) -> list[str]:
     given: list[str] = []
     for key, value in options.items():
         flag = key.replace("_", "-")
         given += (
             ([f"--{flag}"] if value else [f"--no-{flag}"]) if isinstance(value, bool) else [f"--{flag}", f"{value}"]
         )
-    arguments = ("train", "--model", document["model"], *given, "--out", str(place))
-    asked = {key.replace("-", "_"): value for key, value in options.items() if key != "kind"}
-    return Task(f"train-{name}", arguments, place, rank, seconds, asked=asked)
+    return given
+
+
+def _sets(settings: dict) -> list[str]:
+    return [part for key, value in settings.items() for part in ("--set", f"{key}={value}")]
 
 
 def _evals(
@@ -189,21 +247,32 @@ def _evals(
 ) -> list[Task]:
     found = []
     adapter = str(trained.place) if trained else line.get("adapter")
+    model, own = document["model"], {}
+    if trained and trained.whole:
+        own = _own(document, line)
+        model = str(trained.place)
+        adapter = str(trained.place / "adapter") if adapter_kind(make(line["variant"], own)) else None
+    seconds, texts = line.get("seconds", {}).get("eval"), measure.get("texts", ["persuasion"])
     for label, settings in line.get("sets", {"": {}}).items():
+        given = ["--model", model, "--variant", line["variant"], *_sets({**own, **settings})]
+        given += ["--adapter", adapter] if adapter else []
         for context in measure.get("contexts", [1024]):
-            for text in measure.get("texts", ["persuasion"]):
-                parts = [document["prefix"], name, label, Path(text).stem.replace(" ", "-"), str(context)]
-                stem = "-".join(part for part in parts if part)
-                arguments = ["eval", "--model", document["model"], "--variant", line["variant"]]
-                arguments += [part for key, value in settings.items() for part in ("--set", f"{key}={value}")]
-                arguments += ["--adapter", adapter] if adapter else []
-                arguments += ["--text", text, "--context", str(context)]
+            for text in texts:
+                stem = _stem(document["prefix"], name, label, Path(text).stem, context)
+                arguments = ["eval", *given, "--text", text, "--context", str(context)]
                 for option in ("windows", "batch", "dtype"):
                     arguments += [f"--{option}", str(measure[option])] if option in measure else []
                 arguments += [] if measure.get("probes") else ["--no-probes"]
-                seconds = line.get("seconds", {}).get("eval")
+                found.append(Task(stem, tuple(arguments), results / f"{stem}.json", rank, seconds, trained))
+            if measure.get("recall"):
+                stem = _stem(document["prefix"], name, label, RECALL, context)
+                arguments = [RECALL, *given, "--text", texts[0], "--context", str(context)]
                 found.append(Task(stem, tuple(arguments), results / f"{stem}.json", rank, seconds, trained))
     return found
+
+
+def _stem(*parts: Any) -> str:
+    return "-".join(str(part).replace(" ", "-") for part in parts if part)
 
 
 def _known(given: Any, kinds: dict[str, Any], where: str, needed: Sequence[str] = ()) -> None:

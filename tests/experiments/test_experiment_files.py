@@ -10,6 +10,7 @@ from focus_core.cli.options import settings
 from focus_core.cli.train import _texts
 from focus_core.errors import InvalidInput
 from focus_core.experiments.plan import left, read_plan
+from focus_core.training.scratch_settings import ScratchSettings, schedule
 from focus_core.training.settings import TrainSettings
 from focus_core.variants import make
 
@@ -29,6 +30,10 @@ seconds = {train = 7, eval = 1}
 """
 
 
+def scratch_settings(args):
+    return ScratchSettings(**{name: getattr(args, name) for name in ScratchSettings.__dataclass_fields__})
+
+
 def plan(tmp_path, text=ONE):
     (tmp_path / "one.toml").write_text(text)
     return read_plan([tmp_path / "one.toml"], tmp_path / "work", tmp_path / "results")
@@ -41,10 +46,15 @@ def test_every_command_of_the_shipped_files_is_one(tmp_path, monkeypatch):
     assert len(tasks) > 100
     for task in tasks:
         args = known.parse_args(list(task.arguments))
-        if task.asked is None:
+        if args.command == "pretrain":
+            schedule(make(args.variant, settings(args.set)), scratch_settings(args))
+            assert len(_texts(args.text)[1]) > 100_000
+        elif task.asked is None:
             assert load_text(args.text).text
             assert make(args.variant, settings(args.set)).name == args.variant
-            assert (task.needs is not None) == (args.adapter == str(task.needs and task.needs.place))
+            whole = task.needs is not None and task.needs.whole
+            read = args.model if whole else args.adapter
+            assert (task.needs is not None) == (read == str(task.needs and task.needs.place))
             assert task.needs or args.adapter is None or args.adapter in adapters()
         else:
             TrainSettings(**({"kind": args.kind} | {k: v for k, v in task.asked.items() if k != "text"}))
@@ -55,8 +65,8 @@ def test_no_evaluation_text_is_trained_on(tmp_path, monkeypatch):
     monkeypatch.chdir(DATA.parent)
     tasks = read_plan(FILES, tmp_path, tmp_path)
     args = [parser().parse_args(list(task.arguments)) for task in tasks]
-    measured = {a.text for a in args if a.command == "eval"}
-    for training in {a.text for a in args if a.command == "train"}:
+    measured = {a.text for a in args if a.command in ("eval", "recall")}
+    for training in {a.text for a in args if a.command in ("train", "pretrain")}:
         assert not measured & {part.strip() for part in training.split("+")}
 
 
@@ -111,6 +121,12 @@ def test_what_is_there_is_done_only_if_it_is_what_is_asked_for(tmp_path):
         (ONE.replace("train = 7", "train = '7'"), "train is '7', not a number"),
         (ONE.replace("groups = 8", "seed = 8"), "a seed among"),
         (ONE + "adapter = 'x'", "an adapter and trains"),
+        (ONE + "pretrain = {}", "trains two things"),
+        (ONE.replace("train = {groups = 8, router_per_kv_head = false}", "pretrain = {set = 3}"), "set is 3"),
+        (
+            ONE.replace("train = {groups = 8, router_per_kv_head = false}", "pretrain = {seed = 3}"),
+            "options of pretrain",
+        ),
         (ONE.replace("train = {groups = 8, router_per_kv_head = false}", ""), "seeds of a training"),
         (ONE[: ONE.index("[[")] + "line = [1]", "line 1 is 1, not a table"),
     ],
