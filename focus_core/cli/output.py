@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from focus_core.errors import InvalidInput
+from focus_core.jobs.files import write_json as write_packed
 
 _BAR = 24
 _WIDTH = 100
@@ -73,7 +74,10 @@ def adapter_folder(path: str, what: str = "the adapter") -> Path:
 
 
 def write_json(document: Any, path: str) -> None:
-    """Write one JSON document atomically; numbers that are not finite become null."""
+    """Write one JSON document atomically, packed where its name ends in ``.gz``; not finite numbers become null."""
+    if path.endswith(".gz"):
+        write_packed(Path(path).absolute(), _plain(document))
+        return
     text = json.dumps(_plain(document), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
     if path == "-":
         sys.stdout.write(text)

@@ -185,7 +185,7 @@ def _key(loaded: Any, variant: Variant, adapter: Any, text: str, length: int) ->
         "revision": loaded.facts.revision,
         "variant": variant.name,
         "config": variant.to_dict(),
-        "adapter": None if adapter is None else _weights_hash(adapter),
+        "adapter": None if adapter is None else weights_hash(adapter),
         "text": hashlib.sha256(text.encode()).hexdigest()[:16],
         "length": length,
         "device": str(loaded.model.device),
@@ -193,7 +193,8 @@ def _key(loaded: Any, variant: Variant, adapter: Any, text: str, length: int) ->
     }
 
 
-def _weights_hash(adapter: torch.nn.Module) -> str:
+def weights_hash(adapter: torch.nn.Module) -> str:
+    """A short hash of what an adapter holds."""
     digest = hashlib.sha256()
     for name, value in sorted(adapter.state_dict().items()):
         digest.update(name.encode())

@@ -62,3 +62,23 @@ def most_frequent_group(joined: np.ndarray, which: np.ndarray) -> np.ndarray:
     of_type = np.zeros(counts.shape, bool)
     np.put_along_axis(of_type, np.argsort(-counts, axis=1, kind="stable")[:, :each], True, axis=1)
     return of_type[which][None]
+
+
+def like_frequency(joined: np.ndarray, which: np.ndarray, repeats: int, rng: np.random.Generator) -> np.ndarray:
+    """(repeats, N, K) the same sets, exchanged among tokens of words that are about as frequent.
+
+    Every group keeps its size and its share of rare and of frequent words; which word it is has no meaning any more.
+
+    Args:
+        joined: (N, K) the real memberships.
+        which: (N,) type of each token, from 0.
+        repeats: number of draws.
+        rng: source of chance.
+    """
+    band = np.floor(np.log2(np.bincount(which)[which])).astype(np.int64)
+    order = np.argsort(band, kind="stable")
+    drawn = np.empty((repeats, *joined.shape), bool)
+    for each in drawn:
+        mixed = np.lexsort((rng.random(len(band)), band))
+        each[order] = joined[mixed]
+    return drawn

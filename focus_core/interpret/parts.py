@@ -61,6 +61,11 @@ class Parts:
         """(N,) the tags by the rule that was asked for."""
         return self.all_pieces if pieces else self.tags
 
+    def first(self, count: int) -> Parts:
+        """Those of the first ``count`` tokens."""
+        arrays = self.tags[:count], self.all_pieces[:count], self.kinds[:count], self.sentence[:count]
+        return Parts(*arrays, self.gold, self.source)
+
 
 def tagged_parts(text: str, spans: np.ndarray, shipped: assets.Text | None = None) -> Parts | None:
     """The parts of speech of a text's tokens: gold tags where the shipped text has them, else the shipped tagger's.
@@ -78,7 +83,7 @@ def tagged_parts(text: str, spans: np.ndarray, shipped: assets.Text | None = Non
         gold, source = True, "The tags are the Brown corpus's own, made by people and folded to 13 universal ones."
     else:
         try:
-            words = [tuple(word) for word in tagging.tag(text)]
+            words = [(w.byte_start, w.byte_end, w.word, w.universal_tag) for w in tagging.tag(text)]
         except NotAvailable:
             return None
         share = 100 * tagging.accuracy()["accuracy_on_running_text"]

@@ -1,0 +1,90 @@
+import json
+
+import pytest
+
+from focus_core.cli import main
+from focus_core.interpret import watch
+from focus_core.models.loading import load_model
+from focus_core.routing.router import Router, RouterConfig
+
+
+def saved(folder, tiny_folder, groups=4, seed=0):
+    loaded = load_model(tiny_folder)
+    router = Router(RouterConfig(2, loaded.facts.hidden_size, groups=groups, dim=8, routers=3, seed=seed))
+    router.serve = {"groups": groups, "query_topk": 2, "window": 8, "sinks": 2}
+    router.save_pretrained(folder, loaded.model)
+    return str(folder)
+
+
+@pytest.fixture(scope="module")
+def adapter(tiny_folder, tmp_path_factory):
+    return saved(tmp_path_factory.mktemp("router"), tiny_folder)
+
+
+@pytest.fixture(scope="module")
+def clusters(tiny_folder, tmp_path_factory):
+    import torch
+
+    from focus_core.routing.kmeans import fit_kmeans
+
+    loaded = load_model(tiny_folder)
+    place = tmp_path_factory.mktemp("clusters")
+    fit_kmeans(loaded.model, torch.arange(256).view(2, 128) % 290, groups=4).save_pretrained(place, loaded.model)
+    return str(place)
+
+
+def asked(tiny_folder, text_file, adapter, clusters, tmp_path):
+    given = ["interpret", "--model", tiny_folder, "--adapter", adapter, "--kmeans", clusters, "--device", "cpu"]
+    return [*given, "--text", text_file, "brown news", "--context", 64, "--windows", 2, "--work", tmp_path / "work"]
+
+
+def test_a_router_is_interpreted_and_a_second_run_records_nothing_again(
+    command, tiny_folder, text_file, adapter, clusters, tmp_path, monkeypatch
+):
+    given = [*asked(tiny_folder, text_file, adapter, clusters, tmp_path), "--against", adapter]
+    code, found = command(*given)
+    assert code == 0
+    assert found["command"].startswith("python -m focus_core interpret")
+    assert [entry["layer"] for entry in found["layers"]] == [0, 1]
+    assert (found["tokens"], found["windows"], found["texts"]) == (256, 4, [text_file, "brown news"])
+    assert found["directed"] is True or found["layers"][0]["keys"]
+    keys = found["layers"][0]["keys"]
+    assert {"groups", "kmeans", "untrained", "frequency", "matched", "shuffled", "random"} <= set(keys)
+    assert keys["untrained"] == keys["groups"], "a router that was never trained is the one before training"
+    assert found["layers"][0]["stability"]["untrained"] == 1
+    assert found["layers"][1]["stability"]["against"]["router0"] == 1
+    assert len(found["groups"]["rows"]) == 2 * 3 * 4 * 2
+    assert json.dumps(found)
+
+    def never(*_):
+        raise AssertionError("this window was recorded before")
+
+    monkeypatch.setattr(watch.SetWatch, "record", never)
+    code, again = command(*given)
+    assert code == 0
+    assert again["layers"] == found["layers"]
+    assert again["groups"] == found["groups"]
+
+
+def test_a_result_may_be_packed(tiny_folder, text_file, adapter, clusters, tmp_path, capsys):
+    from focus_core.jobs.files import read_json
+
+    place = tmp_path / "found.json.gz"
+    given = asked(tiny_folder, text_file, adapter, clusters, tmp_path)
+    assert main([*map(str, given), "--json", str(place)]) == 0
+    assert read_json(place)["adapter"] == adapter.rsplit("/", 1)[1]
+    assert main([*map(str, given)]) == 0
+    said = capsys.readouterr()
+    assert "V kmeans" in said.out
+    assert "tokens to run, about" in said.err
+
+
+def test_what_has_no_groups_or_too_few_tokens_is_refused(
+    refused, tiny_folder, text_file, adapter, clusters, tmp_path_factory, tmp_path
+):
+    given = asked(tiny_folder, text_file, adapter, clusters, tmp_path)
+    assert "has no groups" in refused(*given, "--adapter", "smollm2-thresholds")
+    assert "1 of 8" in refused(*given, "--windows", 0)
+    eight = saved(tmp_path_factory.mktemp("eight"), tiny_folder, groups=8)
+    assert "has 4 groups" in refused(*given, "--adapter", eight)
+    assert "brown newz" in refused(*given, "--text", "brown newz")
