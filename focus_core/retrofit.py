@@ -6,6 +6,7 @@ state that feeds q, k and v. All state belongs to one ``Retrofit`` and one threa
 
 from __future__ import annotations
 
+import copy
 import functools
 import threading
 import weakref
@@ -92,6 +93,7 @@ class _Forward:
         self.owner = owner
         self.called: set[int] = set()
         self.checked: dict[tuple, tuple] = {}
+        self.adapters: dict[torch.device, Any] = {}
 
 
 class Retrofit:
@@ -112,6 +114,7 @@ class Retrofit:
         self._saved: list[tuple[Any, str | None]] | None = None
         self._local = threading.local()
         self._derived: dict[tuple[int, int], tuple[Variant, Callable[[], Any]]] = {}
+        self._spread = len(set((getattr(model, "hf_device_map", None) or {}).values())) > 1
 
     def _enter(self) -> None:
         wanted = set(self._modules)
@@ -202,8 +205,8 @@ class Retrofit:
             check_cache(cache, layer, native, owner)
             if self.variant.packs_keys and not native:
                 variant, derive = self.variant, self._derive(module)
-                adapter = variant.read_adapter(self.adapter)
                 hidden = given["hidden_states"]
+                adapter = self._read(hidden.device)
 
                 def pack(key: torch.Tensor, value: torch.Tensor) -> Packed:
                     return variant.pack(NewTokens(key, value, hidden, layer, adapter, derive))
@@ -234,7 +237,7 @@ class Retrofit:
             "first_key": first_key,
             "softcap": extra.get("softcap"),
             "sliding_window": window,
-            "adapter": self.variant.read_adapter(self.adapter),
+            "adapter": self._read(query.device),
         }
         if window is None:
             fields |= self._state(module, fields["hidden"], first_key, positions, query, key, cache, steps)
@@ -268,7 +271,7 @@ class Retrofit:
             fields |= {"new_key": packed.key, "new_value": packed.value}
             if self.variant.rotates_cached:
                 fields["positions"] = key_positions(cache, layer, positions, first_key, queries)
-        read = self.variant.read_adapter(self.adapter)
+        read = self._read(hidden.device)
         prepared = self.variant.prepare_heads(query, new_key, layer, read, first_real)
         if prepared is None:
             real = steps.positions if steps is not None and whole else self._positions(first_key, keys, hidden)
@@ -300,6 +303,17 @@ class Retrofit:
             forward.checked[identity] = (made, first_key)
         return forward.checked[identity][0]
 
+    def _read(self, device: torch.device) -> Any:
+        """What the variant reads of the adapter, where a layer is: a model may lie on several devices."""
+        read = self.variant.read_adapter(self.adapter)
+        if not self._spread or read is None:
+            return read
+        forward = getattr(self._local, "forward", None)
+        kept: dict[torch.device, Any] = {} if forward is None else forward.adapters
+        if device not in kept:
+            kept[device] = on_device(read, device)
+        return kept[device]
+
     def _first_key(self, mask, positions, key, query) -> torch.Tensor | None:
         forward = getattr(self._local, "forward", None)
         identity = (id(mask), id(positions), key.shape[2], query.shape[2])
@@ -322,6 +336,19 @@ class Retrofit:
         for name, what in (("s_aux", "learned attention sinks"), ("position_bias", "a position bias")):
             if extra.get(name) is not None:
                 raise Unsupported(f"Layer {module.layer_idx} has {what}, which variants do not have.")
+
+
+def on_device(module: nn.Module, device: torch.device) -> nn.Module:
+    """The module with its tensors on a device: copies that gradients flow through; itself where it is there."""
+    if all(t.device == device for t in (*module.parameters(), *module.buffers())):
+        return module
+    found = copy.copy(module)
+    found._modules = {n: m and on_device(m, device) for n, m in module._modules.items()}
+    found._buffers = {n: None if b is None else b.to(device) for n, b in module._buffers.items()}
+    found._parameters = {}
+    for name, parameter in module._parameters.items():
+        setattr(found, name, None if parameter is None else parameter.to(device))
+    return found
 
 
 def _attention(module, query, key, value, attention_mask, dropout=0.0, scaling=None, **kwargs):

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from pathlib import Path
 from typing import Any
 
+from focus_core.cli.output import processes
 from focus_core.errors import InvalidInput
 from focus_core.models.catalog import DEFAULT
 from focus_core.variants.base import LORA
@@ -14,7 +16,7 @@ DTYPES = ("float32", "bfloat16", "float16")
 
 
 def add_model(parser: argparse.ArgumentParser) -> None:
-    """``--model``, ``--device`` and ``--dtype``."""
+    """``--model``, ``--device``, ``--dtype`` and ``--device-map``."""
     parser.add_argument(
         "--model",
         default=DEFAULT,
@@ -22,6 +24,12 @@ def add_model(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--device", help="cpu, cuda or cuda:N (default: cuda where there is one)")
     parser.add_argument("--dtype", choices=DTYPES, help="default: the checkpoint's on a GPU, float32 on a CPU")
+    parser.add_argument(
+        "--device-map",
+        metavar="MAP",
+        help="spread the model over this process's GPUs: auto, balanced, balanced_low_0 or sequential, as transformers "
+        "calls them, a device, or JSON from modules to devices",
+    )
 
 
 def add_variant(parser: argparse.ArgumentParser) -> None:
@@ -34,10 +42,19 @@ def add_variant(parser: argparse.ArgumentParser) -> None:
 
 
 def load(args: argparse.Namespace, progress: Any = None) -> Any:
-    """Load ``--model`` on ``--device`` in ``--dtype``."""
+    """Load ``--model`` on ``--device`` or by ``--device-map`` or ``--shard``, in ``--dtype``; says where it lies."""
     from focus_core.models.loading import load_model
 
-    return load_model(args.model, device=args.device, dtype=args.dtype, progress=progress)
+    spread = {"device_map": args.device_map, "shard": getattr(args, "shard", None)}
+    if args.device_map and args.device:
+        raise InvalidInput("--device and --device-map both say where the model goes.", "Leave out one of them.")
+    if args.device_map and processes()[1] > 1:
+        raise InvalidInput("--device-map spreads a model in one process, and several were started.", "Use --shard.")
+    given = {name: value for name, value in spread.items() if value}
+    loaded = load_model(args.model, device=args.device, dtype=args.dtype, progress=progress, **given)
+    if given and processes()[0] == 0:
+        print(loaded.placed, file=sys.stderr)
+    return loaded
 
 
 def settings(given: list[str], form: str = "--set FIELD=VALUE") -> dict[str, str]:

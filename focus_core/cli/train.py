@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -47,6 +48,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="DIR",
         help="folder of the adapter; an unfinished run there with the same settings goes on",
     )
+    parser.add_argument(
+        "--shard",
+        choices=("full_shard", "shard_grad_op"),
+        default=_launched_shard(),
+        help="spread the frozen model over the processes of `accelerate launch` (FSDP2), each layer whole only while "
+        "it runs (full_shard), or from its forward to its backward (shard_grad_op); default: what --use_fsdp "
+        "--fsdp_version 2 asked the launcher for",
+    )
     group = parser.add_argument_group("settings", "those that name kinds are read by these kinds alone")
     for field in dataclasses.fields(TrainSettings):
         flag = f"--{field.name.replace('_', '-')}"
@@ -77,6 +86,10 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     rank, count = processes()
     if count > 1 and args.kind in _FITTED:
         raise InvalidInput(f"{args.kind} is fitted by one process, and {count} were started.", "Start it alone.")
+    if os.environ.get("ACCELERATE_USE_FSDP", "false").lower() == "true" and os.environ.get("FSDP_VERSION") != "2":
+        raise InvalidInput(
+            f"accelerate was told to shard by FSDP {os.environ.get('FSDP_VERSION', '1')}.", "Use --fsdp_version 2."
+        )
     if count > 1 and ":" in (args.device or ""):
         raise InvalidInput(f"{count} processes cannot all have {args.device}.", "Say cpu or cuda: each takes its own.")
     out = Path(args.out) if rank else adapter_folder(args.out)
@@ -102,7 +115,7 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     if args.kind in _FITTED:
         adapter = _fit(args.kind, loaded, training_ids, chosen, out, names, progress)
     else:
-        from focus_core.training.processes import leave_group
+        from focus_core.processes import leave_group
         from focus_core.training.trainer import train
 
         try:
@@ -127,6 +140,14 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
         "serve": adapter.serve,
         "record": adapter.record,
     }
+
+
+def _launched_shard() -> str | None:
+    """What accelerate's launcher was asked for."""
+    if os.environ.get("ACCELERATE_USE_FSDP", "false").lower() != "true":
+        return None
+    again = os.environ.get("FSDP_RESHARD_AFTER_FORWARD", "true").lower() in ("true", "full_shard", "1")
+    return "full_shard" if again else "shard_grad_op"
 
 
 def table(document: dict[str, Any]) -> str:

@@ -67,12 +67,16 @@ def token_scores(model: Any, ids: torch.Tensor, top: int = 0) -> Scores:
     finally:
         hook.remove()
     cap = getattr(model.config.get_text_config(), "final_logit_softcapping", None)
-    if len(seen) != 1 or seen[0].shape[:2] != ids.shape or not _agrees(last, seen[0][:, -1], head, cap):
+    # Of a model on several devices the logits come back to the first one, and the head may be on another.
+    place = head.weight.device
+    seen = [hidden.to(place) for hidden in seen]
+    if len(seen) != 1 or seen[0].shape[:2] != ids.shape or not _agrees(last.to(place), seen[0][:, -1], head, cap):
         return _of_logits(model(input_ids=ids, use_cache=False).logits, ids, top)
     # What follows the last token is scored by nobody, and is foretold all the same.
     rows = ids.shape[1] if top else ids.shape[1] - 1
     goals = torch.nn.functional.pad(ids[:, 1:], (0, rows - ids.shape[1] + 1))
-    nll, top_ids, top_p = _tiled(seen[0][:, :rows].flatten(0, 1), goals.flatten(), head, cap, top)
+    found = _tiled(seen[0][:, :rows].flatten(0, 1), goals.flatten().to(place), head, cap, top)
+    nll, top_ids, top_p = (part.to(ids.device) for part in found)
     shape = len(ids), rows
     return Scores(nll.view(shape)[:, : ids.shape[1] - 1], top_ids.view(*shape, -1), top_p.view(*shape, -1))
 

@@ -135,12 +135,11 @@ def _keep_models() -> None:
         return
     real, kept = loading.load_model, {}
 
-    def load_model(
-        name: str, *, device: Any = None, dtype: Any = None, progress: Any = None, cancel: Any = None
-    ) -> Any:
-        if (name, device, dtype) not in kept:
-            kept[name, device, dtype] = real(name, device=device, dtype=dtype, progress=progress, cancel=cancel)
-        return kept[name, device, dtype]
+    def load_model(name: str, *, progress: Any = None, cancel: Any = None, **where: Any) -> Any:
+        asked = name, *sorted((key, str(value)) for key, value in where.items() if value is not None)
+        if asked not in kept:
+            kept[asked] = real(name, progress=progress, cancel=cancel, **where)
+        return kept[asked]
 
     load_model.kept = kept  # type: ignore[attr-defined]
     loading.load_model = load_model

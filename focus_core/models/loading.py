@@ -42,12 +42,14 @@ class Loaded:
         tokenizer: its tokenizer.
         facts: its shape and where it comes from.
         name: the name it was asked for by.
+        placed: what it takes of which devices, where it was spread over several.
     """
 
     model: Any
     tokenizer: Any
     facts: ModelFacts
     name: str
+    placed: str = ""
 
 
 @dataclass(frozen=True)
@@ -64,6 +66,8 @@ def load_model(
     *,
     device: str | torch.device | None = None,
     dtype: str | torch.dtype | None = None,
+    device_map: str | dict[str, Any] | None = None,
+    shard: str | None = None,
     progress: Progress | None = None,
     cancel: Cancel | None = None,
 ) -> Loaded:
@@ -74,6 +78,8 @@ def load_model(
         device: where to put it; a CUDA device when there is one, else the CPU, by default.
         dtype: ``float32``, ``bfloat16``, ``float16`` or a torch dtype; by default the checkpoint's on a GPU, and
             float32 on a CPU.
+        device_map: spread over the devices of this process, as transformers calls it; see ``models.placement``.
+        shard: spread over the processes of ``accelerate launch``: ``full_shard`` or ``shard_grad_op``.
         progress: told the fraction done and a sentence.
         cancel: asked between steps, and five times a second while a GGUF file is read.
 
@@ -98,18 +104,38 @@ def load_model(
     tell(0.8, "Checking the model")
     weights = folder_weights(source.folder)
     chosen = asked or _default_dtype(weights, place)
-    check_fits(name, weights.values, chosen, place)
+    if device_map is None and shard is None:
+        check_fits(name, weights.values, chosen, place)
     config = _config(source.folder, name)
     _check_architecture(config, name)
     tell(0.85, "Loading the weights")
-    model = _load_weights(source.folder, name, chosen)
+    model, placed = _put(source.folder, name, config, chosen, place, device_map, shard)
     _stop(cancel)
-    model = model.to(place).eval().requires_grad_(False)
     tell(0.95, "Loading the tokenizer")
     tokenizer = _tokenizer(source.folder, name)
     facts = facts_of(model, name, revision=source.revision, note=source.note)
     tell(1.0, "Loaded")
-    return Loaded(model, tokenizer, facts, name)
+    return Loaded(model, tokenizer, facts, name, placed)
+
+
+def _put(
+    folder: Path, name: str, config: Any, dtype: str, device: str, device_map: Any, shard: str | None
+) -> tuple[Any, str]:
+    """The model where it is to run, frozen, and what it takes where it is spread."""
+    if device_map is None and shard is None:
+        return _load_weights(folder, name, dtype).to(device).eval().requires_grad_(False), ""
+    from focus_core.models import placement
+    from focus_core.models.text_only import text_only
+
+    meta = _on_meta(config, name)
+    if shard is not None:
+        if device_map is not None:
+            raise InvalidInput("A model is placed by a device map or sharded, not both.", "Leave out one of them.")
+        return placement.shard(lambda: _load_weights(folder, name, dtype), text_only(meta), name, dtype, device, shard)
+    found = placement.place(meta, name, device_map, dtype)
+    if len(set(found.device_map.values())) > 1 and text_only(meta) is not meta:
+        raise Unsupported(f"The text part of {name} cannot be taken out of a model on several devices.", WHAT_WORKS)
+    return _load_weights(folder, name, dtype, found.device_map).eval().requires_grad_(False), found.told
 
 
 def model_facts(name: str, *, progress: Progress | None = None, cancel: Cancel | None = None) -> ModelFacts:
@@ -217,10 +243,14 @@ def _config(folder: Path, name: str) -> Any:
 
 def _check_architecture(config: Any, name: str) -> ModelFacts:
     """The facts of the model that a config describes, built without memory for its weights."""
+    from focus_core.models.text_only import text_only
+
+    return facts_of(text_only(_on_meta(config, name)), name)
+
+
+def _on_meta(config: Any, name: str) -> Any:
     import torch
     from transformers import AutoModelForCausalLM
-
-    from focus_core.models.text_only import text_only
 
     if getattr(config, "is_encoder_decoder", False):
         raise Unsupported(
@@ -238,10 +268,10 @@ def _check_architecture(config: Any, name: str) -> ModelFacts:
         raise InvalidInput(
             f"No model can be built from the config.json of {name} ({type(error).__name__}: {str(error)[:120]}).", AGAIN
         ) from None
-    return facts_of(text_only(model), name)
+    return model
 
 
-def _load_weights(folder: Path, name: str, dtype: str) -> Any:
+def _load_weights(folder: Path, name: str, dtype: str, device_map: dict[str, Any] | None = None) -> Any:
     import torch
     from transformers import AutoModelForCausalLM
 
@@ -252,6 +282,7 @@ def _load_weights(folder: Path, name: str, dtype: str) -> Any:
             model, report = AutoModelForCausalLM.from_pretrained(
                 folder,
                 dtype=getattr(torch, dtype),
+                device_map=device_map,
                 local_files_only=True,
                 use_safetensors=True,
                 trust_remote_code=False,

@@ -61,7 +61,9 @@ class LoadMeter:
         if call.sliding_window is not None:
             return
         with torch.set_grad_enabled(self.temperature is not None and torch.is_grad_enabled()):
-            logits, _ = self.router.logits(call.layer, call.hidden)
+            # What the call has lies where its layer does, and is the same router.
+            router = self.router if call.hidden.device == self.load.device else call.adapter
+            logits, _ = router.logits(call.layer, call.hidden)
             held, counted = self._count(call, logits.detach())
             if self.temperature is not None:
                 self._losses.append(balance_loss(logits, held, counted, self.temperature, self.summed))
@@ -72,17 +74,18 @@ class LoadMeter:
         position = torch.arange(logits.shape[2], device=logits.device)[None] - first[:, None]
         counted = (position >= self.sinks)[:, None, :, None]
         held = members(top_groups(logits, self.key_topk), logits.shape[-1]) & counted
-        self.load[call.layer] += held.sum((0, 2))
+        self.load[call.layer] += held.sum((0, 2)).to(self.load.device)
         if self.keep_logits:
             tokens = len(logits) * logits.shape[2] * self.processes
             sample = logits.masked_fill(~counted, -torch.inf)[:, :, :: max(1, tokens // _SINKHORN_TOKENS)]
-            self.logits[call.layer] = sample.transpose(0, 1).flatten(1, 2) - self.router.bias[call.layer][:, None]
+            sample = sample.transpose(0, 1).flatten(1, 2).to(self.load.device)
+            self.logits[call.layer] = sample - self.router.bias[call.layer][:, None]
         return held, counted
 
     def take_loss(self) -> torch.Tensor | None:
         """The balance loss of what was recorded since the last time, mean over layers; None where none is kept."""
         losses, self._losses = self._losses, []
-        return torch.stack(losses).mean() if losses else None
+        return torch.stack([loss.to(self.load.device) for loss in losses]).mean() if losses else None
 
     def share(self) -> torch.Tensor:
         """(L, R, K) share of each group's load over its fair one: 1 is balanced, K is collapse."""

@@ -17,7 +17,8 @@ import torch.nn.functional as F
 from torch import nn
 
 from focus_core.adapter import CONFIG_FILE, WEIGHTS_FILE, Adapter, fingerprint, load_adapter, own_parameters
-from focus_core.errors import Cancelled, InvalidInput
+from focus_core.errors import Cancelled, InvalidInput, Unsupported
+from focus_core.processes import Processes
 from focus_core.routing.balance import LoadMeter, move_bias, move_duals
 from focus_core.routing.factorise import factorise, latent_settings
 from focus_core.routing.feature_maps import FeatureMaps, FeatureMapsConfig, fit_feature_maps
@@ -26,7 +27,6 @@ from focus_core.routing.router import Router, RouterConfig
 from focus_core.routing.temperature import FarTemperature, FarTemperatureConfig
 from focus_core.training.checkpoint import load_checkpoint, read_checkpoint, save_checkpoint, state_of
 from focus_core.training.output_error import OutputError
-from focus_core.training.processes import Processes
 from focus_core.training.settings import TrainSettings
 from focus_core.training.validation import Validator
 from focus_core.variants import Variant, make
@@ -141,6 +141,8 @@ def train(
     _check_lengths(training_ids, validation_ids, settings)
     processes = Processes(loaded.model.device)
     _check_shares(processes, settings)
+    if settings.kind == "latent" and hasattr(loaded.model, "focus_fingerprint"):
+        raise Unsupported("A latent's factors are made of whole weights, and the model is sharded.", "Leave out shard.")
     processes.hint = f"What was done up to the last checkpoint is in {out}: start the same command again to go on."
     adapter = new_adapter(loaded.facts, settings, loaded.model).to(loaded.model.device)
     optimizer = torch.optim.AdamW(

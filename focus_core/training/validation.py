@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from focus_core.adapter import Adapter
-from focus_core.training.processes import Processes
+from focus_core.processes import Processes
 from focus_core.training.settings import TrainSettings
 from focus_core.variants import Variant, make
 

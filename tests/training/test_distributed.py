@@ -15,7 +15,7 @@ from focus_core.cli import main
 from focus_core.training import trainer
 from focus_core.training.checkpoint import FILE
 from tests.training.small import ids
-from tests.training.two_processes import KINDS, STEPS, go, shares
+from tests.training.two_processes import KINDS, SHARDED, STEPS, go, shares
 
 ROOT = Path(__file__).parents[2]
 
@@ -65,6 +65,15 @@ def test_two_processes_are_one_with_the_same_batch(kind, two, tmp_path):
     assert records[0].pop("processes") == 2
     assert records[0]["tokens"] == records[1]["tokens"]
     assert records[0]["settings"] == records[1]["settings"]
+
+
+@pytest.mark.parametrize("kind", SHARDED)
+def test_a_sharded_base_trains_the_same(kind, two):
+    out, done = two
+    assert (out / f"sharded-{kind}" / FILE).exists(), done.stderr
+    close(out / f"sharded-{kind}", out / kind)
+    told = [json.loads((f / "focus_config.json").read_text())["model"] for f in (out / f"sharded-{kind}", out / kind)]
+    assert told[0] == told[1]
 
 
 def test_no_window_is_in_two_shares():

@@ -11,7 +11,8 @@ from typing import Any
 import torch
 
 from focus_core.errors import Cancelled, FocusError
-from focus_core.training.processes import leave_group
+from focus_core.models import placement
+from focus_core.processes import leave_group
 from focus_core.training.trainer import draw_windows, train
 from tests.training.small import ids, loaded, settings
 
@@ -25,12 +26,22 @@ KINDS: dict[str, dict[str, Any]] = {
 }
 
 
-def go(out: Path, kind: str, **given: Any) -> list[dict[str, Any]]:
+SHARDED = ("loss", "sfa", "lora")
+
+
+def sharded() -> Any:
+    """The small model, of which this process has a part."""
+    base, meta = loaded(), loaded().model.to("meta")
+    base.model, _ = placement.shard(lambda: base.model, meta, "small", "float32", "cpu")
+    return base
+
+
+def go(out: Path, kind: str, base: Any = None, **given: Any) -> list[dict[str, Any]]:
     """One run of four windows a step, and three to validate on; what every step told."""
     seen: list[dict[str, Any]] = []
     changes = {"steps": STEPS, "batch": 4, "validate_every": 2, "validation_windows": 3} | KINDS[kind]
     chosen = settings(**(changes | given.pop("changes", {})))
-    train(loaded(), ids(), ids(200, seed=1), chosen, out, on_step=seen.append, **given)
+    train(base or loaded(), ids(), ids(200, seed=1), chosen, out, on_step=seen.append, **given)
     return seen
 
 
@@ -41,6 +52,8 @@ def main(out: Path, rank: int) -> None:
     place = out if rank == 0 else out / "not here" / "nor here"
     for kind in KINDS:
         go(place / kind, kind)
+    for kind in SHARDED:
+        go(place / f"sharded-{kind}", kind, base=sharded())
     count = 0
 
     def second_asks() -> bool:
@@ -79,7 +92,7 @@ def main(out: Path, rank: int) -> None:
 
 def shares(text: torch.Tensor, count: int) -> list[torch.Tensor]:
     """The first batch of a run, as ``count`` processes share it."""
-    from focus_core.training.processes import Processes
+    from focus_core.processes import Processes
 
     alone = Processes(torch.device("cpu"))
     found = []

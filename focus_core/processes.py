@@ -67,6 +67,10 @@ class Processes:
         """The mean of a tensor over the processes, without gradient."""
         return values if self.count == 1 else self.sum(values) / self.count
 
+    def least(self, value: torch.Tensor) -> torch.Tensor:
+        """The smallest of one number of each process."""
+        return self.gather(value.to(self.device).reshape(1)).min().cpu()
+
     def gather(self, rows: torch.Tensor) -> torch.Tensor:
         """The rows (n, ...) of all processes in their order: (count * n, ...)."""
         if self.count == 1:
