@@ -2,6 +2,7 @@
 //
 // Every thread is a fiber; warps take turns at random, and copies arrive late and at random, so that a value that is
 // read before it is there, or written over while it is needed, shows. Memory that a copy is under way to holds NaN.
+// What a block sends to another arrives as late, and in any order; at times one block is slower.
 
 #include <ucontext.h>
 
@@ -22,12 +23,19 @@ typedef long long i64;
 #define __global__
 #define __cluster_dims__(...)
 #define __launch_bounds__(...)
+#define __grid_constant__
 
 struct Place { int x, y; };
 static Place blockIdx, gridDim, threadIdx;
 
 namespace machine {
-constexpr int threads = 544, warps = threads / 32, computing = 512;
+#ifndef BLOCK_THREADS
+#define BLOCK_THREADS 544
+#endif
+#ifndef SLOW
+#define SLOW 4
+#endif
+constexpr int threads = BLOCK_THREADS, warps = threads / 32, computing = 512;
 constexpr u32 room = 232448;
 struct Barrier { int need, pending, phase; i64 bytes; };
 struct Warp { int count; i64 round; u64 given[2][32][6]; };
@@ -35,11 +43,11 @@ struct Block {
   std::vector<unsigned char> memory = std::vector<unsigned char>(room, 0xff);
   std::vector<Barrier> barriers = std::vector<Barrier>(room / 8);
   Warp warp[warps] = {};
-  int met = 0;
-  i64 meeting = 0;
+  int met = 0, some = 0;
+  i64 meeting = 0, turn = 0;
 };
 struct Fiber { ucontext_t context; std::vector<char> stack; bool done, waits; i64 phase; };
-struct Copy { int block; u32 to; const u16* from; u32 bytes, barrier; };
+struct Copy { int block; u32 to; const u16* from; u32 bytes, barrier, sent[4], step; };
 
 static std::vector<Block> blocks;
 static std::vector<Fiber> fibers;
@@ -84,10 +92,20 @@ static void settle(Barrier& b) {
 static void all_here() {
   if (arrived == alive) arrived = 0, phase++;
 }
+// What a copy writes, or NaN; with a step, lines of 128 bytes whose parts of 16 are swizzled.
+static void fill(const Copy& c, bool poison) {
+  const unsigned char* from = reinterpret_cast<const unsigned char*>(c.from ? c.from : (const void*)c.sent);
+  const u32 part = c.step ? 16 : c.bytes;
+  for (u32 i = 0; i < c.bytes / part; i++) {
+    const u32 line = c.to + i / 8 * c.step, to = c.step ? line + (i % 8 ^ line / 128 % 8) * 16 : c.to;
+    unsigned char* there = &blocks[c.block].memory[to];
+    poison ? (void)memset(there, 0xff, part) : (void)memcpy(there, from + i * part, part);
+  }
+}
 static void deliver(int which) {
   const Copy c = copies[which];
   copies.erase(copies.begin() + which);
-  memcpy(&blocks[c.block].memory[c.to], c.from, c.bytes);
+  fill(c, false);
   Barrier& b = blocks[c.block].barriers[c.barrier / 8];
   b.bytes -= c.bytes;
   settle(b);
@@ -115,6 +133,7 @@ static void run(int size, int first) {
   for (i64 turns = 0; alive; turns++) {
     if (turns > 20000000) fail("threads wait for each other without end");
     const int warp = rand() % (size * warps);
+    if (size > 1 && turns / 2048 % (2 * size) == warp / warps && rand() % SLOW) continue;
     for (int more = rand() % 60; more >= 0; more--)
       for (int i = 0; i < 32; i++) {
         const int fiber = warp * 32 + i;
@@ -145,6 +164,7 @@ INLINE bool any(bool x) {
   for (int i = 0; i < 32; i++) found |= given[i][0] != 0;
   return found;
 }
+INLINE u32 lane_of(u32 x, int lane) { return machine::together({x})[lane][0]; }
 INLINE float other(float x, int mask) {
   auto given = machine::together({bits(x)});
   return number(given[machine::lane() ^ mask][0]);
@@ -211,11 +231,42 @@ INLINE void barrier_arrive(u32 at) {
 INLINE void barrier_wait(u32 at, u32 parity) {
   while (machine::block().barriers[at / 8].phase == static_cast<int>(parity)) machine::others();
 }
+INLINE void barrier_wait_cluster(u32 at, u32 parity) { barrier_wait(at, parity); }
+template <int COUNT>
+INLINE void some_sync() {
+  machine::Block& b = machine::block();
+  const i64 turn = b.turn;
+  if (++b.some == COUNT) b.some = 0, b.turn++;
+  while (b.turn == turn) machine::others();
+}
+INLINE void send(u32 at, u32 rank, const u32 (&x)[4], u32 barrier) {
+  machine::at(at, 16);
+  machine::copies.push_back({static_cast<int>(rank), at, nullptr, 16, barrier, {x[0], x[1], x[2], x[3]}});
+}
+INLINE void send(u32 at, u32 rank, u32 x, u32 barrier) {
+  machine::at(at, 4);
+  machine::copies.push_back({static_cast<int>(rank), at, nullptr, 4, barrier, {x}});
+}
 INLINE void copy(u32 to, const u16* from, u32 bytes, u32 barrier) {
   if (to % 16 || reinterpret_cast<u64>(from) % 16) machine::fail("a copy from or to a place that is not aligned");
-  memset(&machine::block().memory[to], 0xff, bytes);
   machine::copies.push_back({machine::now / machine::threads, to, from, bytes, barrier});
+  machine::fill(machine::copies.back(), true);
 }
+// What a tensor map describes; its box is BOX tokens of all columns.
+struct Map { const u16* from; i64 row_step, token_step; int tokens; };
+#ifdef BOX
+INLINE void copy_box(u32 to, const Map& map, int token, int columns, int row, u32 barrier) {
+  static const u16 nothing[COLS] = {};
+  if (to % 1024) machine::fail("a box whose place the swizzle does not suit");
+  for (int r = 0; r < BOX; r++) {
+    const u16* from = map.from + row * map.row_step + (token + r) * map.token_step + columns * 64;
+    const u16* real = token + r < map.tokens ? from : nothing;
+    machine::copies.push_back(
+        {machine::now / machine::threads, to + r * 128, real, 2 * COLS, barrier, {}, BOX * 128});
+    machine::fill(machine::copies.back(), true);
+  }
+}
+#endif
 static void fragments(u32 (&x)[4], u32 row, bool turned) {
   auto given = machine::together({row});
   const int lane = machine::lane();

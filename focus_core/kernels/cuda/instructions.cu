@@ -17,6 +17,8 @@ INLINE bool any(bool x) { return __any_sync(0xffffffffu, x); }
 INLINE void warp_sync() { __syncwarp(); }
 INLINE float other(float x, int mask) { return __shfl_xor_sync(0xffffffffu, x, mask); }
 
+INLINE u32 lane_of(u32 x, int lane) { return __shfl_sync(0xffffffffu, x, lane); }
+
 INLINE float highest(float x) {
 #pragma unroll
   for (int mask = 16; mask > 0; mask /= 2) {
@@ -85,6 +87,29 @@ INLINE void store_at(u32 at, u32 rank, u32 x) {
 
 INLINE void cluster_arrive() { asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory"); }
 INLINE void cluster_wait() { asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory"); }
+// Sends to the shared memory of block `rank`, whose barrier at the same place counts the bytes.
+INLINE void send(u32 at, u32 rank, const u32 (&x)[4], u32 barrier) {
+  u32 there, counts;
+  asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(at), "r"(rank));
+  asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(counts) : "r"(barrier), "r"(rank));
+  asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.b32 [%0], {%1, %2, %3, %4}, [%5];"
+               ::"r"(there), "r"(x[0]), "r"(x[1]), "r"(x[2]), "r"(x[3]), "r"(counts)
+               : "memory");
+}
+INLINE void send(u32 at, u32 rank, u32 x, u32 barrier) {
+  u32 there, counts;
+  asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(at), "r"(rank));
+  asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(counts) : "r"(barrier), "r"(rank));
+  asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.b32 [%0], %1, [%2];" ::"r"(there), "r"(x),
+               "r"(counts)
+               : "memory");
+}
+
+// Some warps of a block.
+template <int COUNT>
+INLINE void some_sync() {
+  asm volatile("bar.sync 2, %0;" ::"n"(COUNT) : "memory");
+}
 // The warps that compute, without the one that copies.
 INLINE void block_sync() { asm volatile("bar.sync 1, 512;" ::: "memory"); }
 
@@ -99,15 +124,24 @@ INLINE void barrier_expect(u32 at, u32 bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(at), "r"(bytes) : "memory");
 }
 INLINE void barrier_arrive(u32 at) { asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(at) : "memory"); }
-INLINE void barrier_wait(u32 at, u32 parity) {
+template <bool WIDE>
+INLINE void barrier_pass(u32 at, u32 parity) {
   u32 done = 0;
   u64 start = 0, time;
   while (true) {
-    asm volatile(
-        "{.reg .pred p;\nmbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\nselp.u32 %0, 1, 0, p;}"
-        : "=r"(done)
-        : "r"(at), "r"(parity)
-        : "memory");
+    if (WIDE)
+      asm volatile(
+          "{.reg .pred p;\nmbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 p, [%1], %2;\n"
+          "selp.u32 %0, 1, 0, p;}"
+          : "=r"(done)
+          : "r"(at), "r"(parity)
+          : "memory");
+    else
+      asm volatile(
+          "{.reg .pred p;\nmbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\nselp.u32 %0, 1, 0, p;}"
+          : "=r"(done)
+          : "r"(at), "r"(parity)
+          : "memory");
     if (done) return;
     // Four seconds, where microseconds are usual: an error is better than a wait without end.
     asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(time));
@@ -115,10 +149,24 @@ INLINE void barrier_wait(u32 at, u32 parity) {
     if (time - start > 4000000000ull) asm volatile("trap;");
   }
 }
+INLINE void barrier_wait(u32 at, u32 parity) { barrier_pass<false>(at, parity); }
+// For what other blocks of the cluster sent.
+INLINE void barrier_wait_cluster(u32 at, u32 parity) { barrier_pass<true>(at, parity); }
 INLINE void copy(u32 to, const u16* from, u32 bytes, u32 barrier) {
   asm volatile(
       "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to), "l"(from),
       "r"(bytes), "r"(barrier)
+      : "memory");
+}
+// A box of a tensor whose rows are read once: what a map of libraries' tensor_map describes, at token, 64 columns, row.
+struct __align__(64) Map { u64 opaque[16]; };
+INLINE void copy_box(u32 to, const Map& map, int token, int columns, int row, u32 barrier) {
+  u64 once;
+  asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(once));
+  asm volatile(
+      "cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.L2::cache_hint "
+      "[%0], [%1, {%2, %3, %4, %5}], [%6], %7;" ::"r"(to),
+      "l"(&map), "r"(0), "r"(token), "r"(columns), "r"(row), "r"(barrier), "l"(once)
       : "memory");
 }
 

@@ -118,11 +118,11 @@ def cluster_states(o: Operands, past: int, scale: float, softcap: float | None, 
     found = compiled(o, scores.capped, plan)
     splits, per = shares(batch, past, _at_once(found, blocks), plan.tile, plan.splits)
     parts = Parts(batch, heads, padded(heads), splits, width, device)
-    q = _aligned(o.q)
+    q = aligned(o.q)
     cos = sin = first = q
     step = 0
     if isinstance(o.finish, Turned):
-        cos, sin = (_aligned(x.to(device, torch.float32)) for x in (o.finish.cos, o.finish.sin))
+        cos, sin = (aligned(x.to(device, torch.float32)) for x in (o.finish.cos, o.finish.sin))
         step = 0 if cos.shape[0] == 1 else cos.stride(0)
     if o.first_key is not None:
         first = o.first_key.to(device, torch.int32)
@@ -140,7 +140,7 @@ def cluster_states(o: Operands, past: int, scale: float, softcap: float | None, 
     return sums, lse
 
 
-def _aligned(x: torch.Tensor) -> torch.Tensor:
+def aligned(x: torch.Tensor) -> torch.Tensor:
     """One block of memory that starts where 16 bytes divide: the kernel loads several numbers at once."""
     x = x.contiguous()
     return x if x.data_ptr() % 16 == 0 else x.clone()
