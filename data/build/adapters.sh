@@ -2,6 +2,7 @@
 # The shipped adapters for SmolLM2, and every figure recorded about them: how each was trained and measured.
 #
 #   data/build/adapters.sh train NAME     one of: directed-k16 shared-k4 shared-k8 temperature kmeans-k16 paper-k4
+#                                         lora-r8
 #   data/build/adapters.sh measure NAME   the same names, and the untrained controls: window random
 #   data/build/adapters.sh thresholds     XAttention's, one a head: fitted, and measured beside one for all
 #   data/build/adapters.sh all
@@ -20,6 +21,11 @@ train() {
     shared-k8) set -- "$1" --form shared --no-router-per-kv-head --groups 8 --query-topk 1 ;;
     temperature) set -- "$1" --kind temperature ;;
     kmeans-k16) set -- "$1" --kind kmeans --query-topk 4 --context 2048 ;;
+    # As the line lora-dense-r8 of data/build/baselines.py; what ships was rounded to bfloat16 afterwards.
+    lora-r8)
+      set -- "$1" --kind lora --through dense --rank 8 --learning-rate 0.003 --steps 200 --context 1024 --batch 4 \
+        --validate-every 100 --validation-windows 16 --checkpoint-every 1000
+      ;;
     # The paper's own form, on a CPU: it is shown for what its soft gate leaks, not for what it serves.
     paper-k4)
       set -- "$1" --form paper --no-router-per-kv-head --groups 4 --query-topk 1 --balance sinkhorn \
@@ -35,6 +41,7 @@ measure() {
   local options=(--adapter "$adapters/smollm2-$name")
   case $name in
     temperature) variant=temperature ;;
+    lora-r8) variant=dense ;;
     kmeans-k16) variant=kmeans ;;
     window) variant=window options=(--set window=1024) ;;
     random) variant=random options=(--set query_topk=4) ;;
