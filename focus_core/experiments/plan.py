@@ -18,7 +18,7 @@ A file is TOML::
     pretrain = {set = {groups = 16}}    # or a whole model from nothing, through the variant with these settings
     seeds = [0, 1]                      # of training
     sets = {q2 = {query_topk = 2}}      # settings of the variant, each measured under its name
-    measure = {contexts = [8192]}       # what differs from the file's
+    measure = {contexts = [8192]}       # what differs from the file's; recall = 64 asks what is found again, 64 times
     seconds = {train = 70, eval = 4}    # expected, for --list
 """
 
@@ -46,7 +46,7 @@ _LINE = {
 }
 _MEASURE = {
     **{"texts": list, "contexts": list, "windows": int, "batch": int, "dtype": str, "probes": bool},
-    **{"recall": bool},
+    **{"recall": int},
 }
 _SECONDS = {"train": (int, float), "eval": (int, float)}
 _KINDS = {dict: "a table", list: "a list", str: "text", int: "a whole number", bool: "true or false"}
@@ -264,9 +264,12 @@ def _evals(
                     arguments += [f"--{option}", str(measure[option])] if option in measure else []
                 arguments += [] if measure.get("probes") else ["--no-probes"]
                 found.append(Task(stem, tuple(arguments), results / f"{stem}.json", rank, seconds, trained))
-            if measure.get("recall"):
+            if RECALL in measure:
                 stem = _stem(document["prefix"], name, label, RECALL, context)
                 arguments = [RECALL, *given, "--text", texts[0], "--context", str(context)]
+                arguments += ["--count", str(measure[RECALL])]
+                for option in ("batch", "dtype"):
+                    arguments += [f"--{option}", str(measure[option])] if option in measure else []
                 found.append(Task(stem, tuple(arguments), results / f"{stem}.json", rank, seconds, trained))
     return found
 

@@ -26,7 +26,7 @@ validation_windows = 1
 texts = ["brown news opening"]
 contexts = [64]
 windows = 1
-recall = true
+recall = 2
 [[line]]
 name = "focus"
 variant = "focus"

@@ -37,6 +37,13 @@ def test_longer_chunks_as_on_a_gpu_give_the_same(monkeypatch):
     torch.testing.assert_close(performer_attention(q, k, v, projection).double(), wanted, rtol=1e-5, atol=2e-6)
 
 
+def test_autocast_leaves_the_sums_in_fp32():
+    q, k, v, projection = (x.bfloat16() for x in case(130, dim=16))
+    with torch.autocast("cpu", torch.bfloat16):
+        found = performer_attention(q, k, v, projection)
+    assert torch.equal(found, performer_attention(q, k, v, projection))
+
+
 @pytest.mark.parametrize("dim", [64, 80, 96, 128])
 @pytest.mark.parametrize("heads, kv_heads", [(9, 3), (4, 4), (4, 1)])
 def test_head_sizes_and_shared_heads(dim, heads, kv_heads):

@@ -68,5 +68,7 @@ def performer_attention(
                 f"Sums {tuple(prefix.sums.shape)} do not fit key {tuple(k.shape)}, value {tuple(v.shape)} and "
                 f"{projection.shape[0]} features."
             )
-    out, after = performer_linear(q, k, v, projection, first_key=first_key, scale=factor, prefix=prefix)
+    # Autocast would put the sums into 16 bits.
+    with torch.autocast(q.device.type, enabled=False):
+        out, after = performer_linear(q, k, v, projection, first_key=first_key, scale=factor, prefix=prefix)
     return (out, after) if return_prefix else out
