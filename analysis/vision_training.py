@@ -324,7 +324,7 @@ def rank_figure(document: dict[str, Any]) -> go.Figure:
     rows = [row for row in rows if row.get("peak_memory_bytes")]
     if not rows:
         return say(quiet(go.Figure(), height=200), "Memory was not measured: it needs a GPU.")
-    names = ["softmax" if row["rank"] is None else f"G3B, rank {row['rank']}" for row in rows]
+    names = ["softmax" if row["rank"] is None else _rank(row, "G3B, ") for row in rows]
     fig = go.Figure(
         go.Bar(
             x=[row["peak_memory_bytes"] / 1e9 for row in rows],
@@ -347,9 +347,13 @@ def rank_sentence(document: dict[str, Any]) -> str:
     base = next((row["peak_memory_bytes"] for row in rows if row["rank"] is None), None)
     if base is None:
         return "Peak memory was not measured: it needs a GPU."
-    parts = [f"rank {r['rank']} {times(r['peak_memory_bytes'] / base)}" for r in rows if r["rank"] is not None]
+    parts = [f"{_rank(r)} {times(r['peak_memory_bytes'] / base)}" for r in rows if r["rank"] is not None]
     shape = f"ViT-Tiny's shape at 224 pixels, batch {rows[0]['batch']}"
     return f"A training step in {shape}, takes, of softmax's memory: {', '.join(parts)}."
+
+
+def _rank(row: dict[str, Any], before: str = "") -> str:
+    return "full operator" if row["attention"] == "full" else f"{before}rank {row['rank']}"
 
 
 def about(document: dict[str, Any]) -> str:

@@ -132,17 +132,22 @@ class GraphedSteps:
 
     def _capture(self) -> None:
         """Record one step; nothing of it is run, so that a failure leaves the training where it was."""
+        try:
+            self._graph = self._record()
+        except RuntimeError as error:
+            # The gradients of a capture that failed lie in memory that goes with it.
+            self._optimizer.zero_grad(set_to_none=True)
+            self.reason = f"The capture failed: {str(error).splitlines()[0]}"
+
+    def _record(self) -> torch.cuda.CUDAGraph:
         graph, before = torch.cuda.CUDAGraph(), torch.cuda.current_stream(self._place)
         assert self._side is not None
         self._side.wait_stream(before)
         try:
             with torch.cuda.graph(graph, stream=self._side):
                 self._step()
-        except RuntimeError as error:
-            # A capture that fails leaves its stream in use, and gradients in memory that goes with it.
+        finally:
+            # A capture that fails leaves its stream the current one.
             torch.cuda.set_stream(before)
-            self._optimizer.zero_grad(set_to_none=True)
-            self.reason = f"The capture failed: {str(error).splitlines()[0]}"
-            return
         before.wait_stream(self._side)
-        self._graph = graph
+        return graph

@@ -13,6 +13,7 @@ import torch.nn.functional as F
 
 from focus_core.vision.augment import fit
 from focus_core.vision.config import PRESETS, AttentionConfig, ViTConfig
+from focus_core.vision.graphed_step import Drawn, GraphedSteps
 from focus_core.vision.look import coverage, object_mass, rollout
 from focus_core.vision.training import accuracy
 from focus_core.vision.vit import ViT
@@ -93,9 +94,7 @@ def step_cost(config: ViTConfig, device: str, batch: int, steps: int = 20, warm:
     y = torch.zeros(batch, dtype=torch.long, device=place)
 
     def step() -> None:
-        with torch.autocast(place.type, torch.bfloat16, enabled=cuda):
-            logits = model(x)
-        F.cross_entropy(logits.float(), y).backward()
+        _loss(model, x, y).backward()
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
 
@@ -114,15 +113,47 @@ def step_cost(config: ViTConfig, device: str, batch: int, steps: int = 20, warm:
     }
 
 
+def graphed_cost(
+    config: ViTConfig, device: str, batch: int, steps: int = 20, rounds: int = 5
+) -> dict[str, dict[str, float] | str | None]:
+    """Time of a training step that is one captured CUDA graph, alone on the device.
+
+    Returns:
+        ``graph_step_ms`` (median, quartiles over ``rounds`` of ``steps``), or None and ``graph_why_not``.
+    """
+    place = torch.device(device)
+    model = ViT(config).to(place)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=place.type == "cuda")
+    x = torch.randn(batch, config.channels, config.image, config.image, device=place)
+    y = torch.zeros(batch, dtype=torch.long, device=place)
+
+    def learn(index: torch.Tensor, moved: torch.Tensor, mirrored: torch.Tensor | None) -> torch.Tensor:
+        loss = _loss(model, x, y)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        return loss.detach()
+
+    nothing = torch.zeros(steps, 1, dtype=torch.long, device=place)
+    graphed = GraphedSteps(learn, optimizer, place)
+    taken = _timed(lambda: graphed(Drawn(nothing, nothing, None), [1e-4] * steps), place, 1, rounds)
+    if why := graphed.why_not():
+        return {"graph_step_ms": None, "graph_why_not": why}
+    return {"graph_step_ms": {k: v if k == "n" else v / steps for k, v in taken.items()}}
+
+
 def memory_by_rank(
-    device: str, batch: int = 32, ranks: Sequence[int] = (2, 4, 12), **step: Any
+    device: str, batch: int = 32, ranks: Sequence[int | None] = (2, 4, 12, None), **step: Any
 ) -> list[dict[str, Any]]:
-    """The published ViT-Tiny shape at 224 pixels with softmax and with G3B at some ranks: memory and time a step."""
+    """The published ViT-Tiny shape at 224 pixels with softmax and with G3B at some ranks: memory and time a step.
+
+    Rank None is the full operator; its row is called ``full``, and its rank is the number of tokens.
+    """
     shape = dataclasses.replace(PRESETS["vit-tiny"], classes=10)
     rows = [{"attention": "softmax", "rank": None, **step_cost(shape, device, batch, **step)}]
     for rank in ranks:
-        config = shape.with_attention(kind="karat", rank=rank)
-        rows.append({"attention": "G3B", "rank": rank, **step_cost(config, device, batch, **step)})
+        cost = step_cost(shape.with_attention(kind="karat", rank=rank), device, batch, **step)
+        rows.append({"attention": "G3B" if rank else "full", "rank": rank or shape.tokens, **cost})
     return rows
 
 
@@ -154,7 +185,13 @@ def summarise(runs: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     return rows
 
 
-def _timed(act: Callable[[], None], place: torch.device, warm: int, steps: int) -> dict[str, float]:
+def _loss(model: ViT, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    with torch.autocast(x.device.type, torch.bfloat16, enabled=x.device.type == "cuda"):
+        logits = model(x)
+    return F.cross_entropy(logits.float(), y)
+
+
+def _timed(act: Callable[[], object], place: torch.device, warm: int, steps: int) -> dict[str, float]:
     def wait() -> None:
         if place.type == "cuda":
             torch.cuda.synchronize(place)

@@ -122,8 +122,6 @@ class Training:
                 f"{self.count} training images are fewer than a batch of {recipe.batch}.", "Make it smaller."
             )
         self._stream = torch.cuda.Stream(self.place) if self.cuda and own_stream else None
-        if self.cuda and not own_stream:
-            torch.cuda.reset_peak_memory_stats(self.place)
         with self._here():
             self._prepare(self.cuda if graph is None else graph)
 
@@ -137,6 +135,8 @@ class Training:
         self.accelerator = Accelerator(cpu=not self.cuda, mixed_precision="bf16" if self.cuda else "no")
         torch.manual_seed(recipe.seed)
         self.model = ViT(self.config).to(place)
+        if self.cuda:
+            torch.cuda.reset_peak_memory_stats(place)
         self.optimizer = torch.optim.AdamW(
             self.model.parameters(), lr=recipe.learning_rate, weight_decay=recipe.weight_decay, fused=self.cuda
         )

@@ -94,6 +94,10 @@ def test_figures_hold_every_seed_and_rank(document):
     assert len(words.loss_figure(document, "tiny").data) == 9
     assert list(words.rank_figure(document).data[0].x) == [2, 4, 8]
     assert words.rank_sentence(document).endswith("batch 32, takes, of softmax's memory: rank 2 2.00×, rank 12 4.00×.")
+    full = {"attention": "full", "rank": 197, "batch": 32, "step_ms": {"median": 4.0}, "peak_memory_bytes": 1e10}
+    document["cost"]["memory_by_rank"].append(full)
+    assert list(words.rank_figure(document).data[0].y) == ["softmax", "G3B, rank 2", "G3B, rank 12", "full operator"]
+    assert words.rank_sentence(document).endswith("rank 12 4.00×, full operator 5.00×.")
     assert "equal weights have 50.0 %" in words.mass_sentence(document)
 
 
