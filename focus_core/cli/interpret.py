@@ -88,7 +88,7 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
 
         from focus_core.interpret.report import report
 
-        found = report(sample, sets, variant.groups, window=variant.window, against=against, **watched)
+        found = report(sample, sets, variant.groups, window=variant.window, against=against, store=work, **watched)
     told = {
         "model": loaded.name,
         "variant": variant.name,

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,10 +22,15 @@ from focus_core.interpret.scores import MEASURES, Cells, interval, scored
 from focus_core.interpret.stability import across_texts, among, between, first_group
 from focus_core.interpret.summary import BASELINES, GROUP_FIELDS, SIDES, rounded, summary
 from focus_core.interpret.words import log_odds, word_type
+from focus_core.jobs.files import read_json, write_json
 from focus_core.tags import UNIVERSAL
 
 GAINS = ("kmeans", "untrained", "lookup", "frequency", "matched")
-BOOTSTRAPS, REPEATS, SEED = 100, 20, 0
+OTHERS = ("kmeans", "untrained")
+NOTHING = "nothing found"
+BOOTSTRAPS, REPEATS, SEED = 100, 10, 0
+VERSION = 1
+"""Of what a layer's part holds: kept parts of another version are not taken."""
 
 
 def report(
@@ -33,6 +41,7 @@ def report(
     window: int,
     against: Mapping[str, np.ndarray] | None = None,
     bootstraps: int = BOOTSTRAPS,
+    store: Path | None = None,
     progress: Callable[[float, str], None] | None = None,
     cancel: Callable[[], bool] | None = None,
 ) -> dict[str, Any]:
@@ -46,6 +55,7 @@ def report(
         window: w of the variant, for what is far.
         against: by name, (L, R, N) key sets of other adapters on the same tokens.
         bootstraps: draws of the sentences.
+        store: folder where each layer's part is kept; those that are there are not scored again.
         progress: called with (fraction, sentence).
         cancel: asked between layers.
 
@@ -63,49 +73,35 @@ def report(
     use = sample.counted & (sample.parts.tags >= 0)
     if use.sum() < 2:
         raise InvalidInput(f"{int(use.sum())} tokens of the text have a part of speech.", "Give more English text.")
-    rng = np.random.default_rng(SEED)
-    _, sentence = np.unique(sample.parts.sentence[use], return_inverse=True)
-    _, which = np.unique(sample.types[use], return_inverse=True)
-    cells = Cells(sample.parts.tags[use], sentence)
-    draws = rng.multinomial(cells.sentences, np.full(cells.sentences, 1 / cells.sentences), bootstraps)
-    weights = np.concatenate([np.ones((1, cells.sentences)), draws]).astype(np.float32)
+    scorer = _Scorer(sample, use, groups, window, bootstraps)
     directed = not np.array_equal(sets["groups_keys"], sets["groups_queries"])
     sides = SIDES if directed else SIDES[:1]
-    naming = _Naming(sample)
-    present = [i for i in range(len(UNIVERSAL)) if (sample.parts.tags[use] == i).sum() >= 20] or [0]
     layers, routers, rows = [], [], []
     for at, layer in enumerate(sets["layers"].tolist()):
         if cancel is not None and cancel():
             raise Cancelled()
         if progress is not None:
             progress(at / len(sets["layers"]), f"Scoring layer {layer}, and what it is held against")
-        entry: dict[str, Any] = {"layer": layer}
-        for side in sides:
-            joined = members(sets[f"groups_{side}"][at], groups)
-            others = {
-                n: members(sets[f"{n}_{side}"][at], groups) for n in ("kmeans", "untrained") if f"{n}_{side}" in sets
-            }
-            lines, own = _lines(joined[:, use], {n: x[:, use] for n, x in others.items()}, which, cells, weights, rng)
-            entry[side] = _layer(lines)
-            routers += [{"layer": layer, "router": r, "side": side} | values for r, values in enumerate(own)]
-            found = [naming.rows(joined[r], layer, r, side, rng) for r in range(len(joined))]
-            rows += [row for each in found for row in each]
-            about = Counter(row[GROUP_FIELDS.index("about")] or "nothing found" for each in found for row in each)
-            entry[side]["named"] = dict(about.most_common())
-        entry["stability"] = _stability(at, sample, sets, against or {}, groups)
-        queries, keys = sets["groups_queries"][at], sets["groups_keys"][at]
-        kept, possible = looked_for(sample, queries, keys, len(UNIVERSAL), window=window)
-        entry["looks"] = _looks(kept, possible, present)
-        layers.append(entry)
+        mine = {name: each[at] for name, each in sets.items() if name != "layers"}
+        theirs = {name: each[at] for name, each in (against or {}).items()}
+        place = None if store is None else store / f"{scorer.key(layer, mine, theirs)}.json"
+        part = None if place is None else read_json(place)
+        if part is None:
+            part = scorer.layer(layer, mine, theirs, sides)
+            if place is not None:
+                write_json(place, part)
+        layers.append(part["entry"])
+        routers += part["routers"]
+        rows += part["rows"]
     return {
         "directed": directed,
         "tokens": len(sample),
         "tagged": int(use.sum()),
-        "sentences": cells.sentences,
+        "sentences": scorer.cells.sentences,
         "rule": RULE,
         "tag_source": sample.parts.source,
         "gold": sample.parts.gold,
-        "tags": [KINDS[i] for i in present],
+        "tags": [KINDS[i] for i in scorer.present],
         "measures": MEASURES,
         "baselines": BASELINES,
         "layers": layers,
@@ -115,42 +111,84 @@ def report(
     }
 
 
-# ---- agreement with parts of speech ---------------------------------------------------------------------------------
+class _Scorer:
+    """Scores one layer after another on the same tokens; what does not depend on the layer is made once."""
 
+    def __init__(self, sample: Sample, use: np.ndarray, groups: int, window: int, bootstraps: int) -> None:
+        self.sample, self.use, self.groups, self.window = sample, use, groups, window
+        _, sentence = np.unique(sample.parts.sentence[use], return_inverse=True)
+        _, self.which = np.unique(sample.types[use], return_inverse=True)
+        self.cells = Cells(sample.parts.tags[use], sentence)
+        count = self.cells.sentences
+        draws = np.random.default_rng(SEED).multinomial(count, np.full(count, 1 / count), bootstraps)
+        self.weights = np.concatenate([np.ones((1, count)), draws]).astype(np.float32)
+        self.naming = _Naming(sample)
+        self.present = [i for i in range(len(UNIVERSAL)) if (sample.parts.tags[use] == i).sum() >= 20] or [0]
 
-def _lines(
-    joined: np.ndarray,
-    others: Mapping[str, np.ndarray],
-    which: np.ndarray,
-    cells: Cells,
-    weights: np.ndarray,
-    rng: np.random.Generator,
-) -> tuple[dict[str, dict[str, np.ndarray]], list[dict[str, float]]]:
-    """Means over routers, (1 + bootstraps,) by line and measure (draws by repeat for ``BASELINES``' last four).
+    def key(self, layer: int, sets: Mapping[str, np.ndarray], against: Mapping[str, np.ndarray]) -> str:
+        """Names what this layer's part follows from."""
+        digest = hashlib.sha256()
+        plain = [VERSION, layer, self.groups, self.window, len(self.weights), self.sample.tokens]
+        digest.update(json.dumps([plain, list(sets), list(against)]).encode())
+        parts = self.sample.parts
+        for array in (*sets.values(), *against.values(), self.sample.position, parts.all_pieces, parts.sentence):
+            digest.update(np.ascontiguousarray(array).tobytes())
+        return digest.hexdigest()[:24]
 
-    And every router's own values on the text itself.
-    """
-    found: dict[str, list[dict[str, np.ndarray]]] = {}
-    own = []
-    for r, mine in enumerate(joined):
-        sets = {
-            "groups": mine[None],
-            **{name: other[min(r, len(other) - 1)][None] for name, other in others.items()},
-            "lookup": most_frequent_group(mine, which),
-            "frequency": one_group_a_type(mine, which, REPEATS, rng),
-            "matched": like_frequency(mine, which, REPEATS, rng),
-            "shuffled": shuffled(mine, REPEATS, rng),
-            "random": uniform(mine, REPEATS, rng),
-        }
-        for key, each in sets.items():
-            found.setdefault(key, []).append(scored(cells, each, weights))
-        now = {f"{key}.{m}": float(found[key][-1][m][0]) for key in sets for m in ("v_measure", "purity")}
-        own.append(
-            {"v_measure": now["groups.v_measure"], "purity": now["groups.purity"]}
-            | {f"{key}_v_measure": now[f"{key}.v_measure"] for key in sets if key in ("kmeans", "frequency")}
+    def layer(
+        self, layer: int, sets: Mapping[str, np.ndarray], against: Mapping[str, np.ndarray], sides: Sequence[str]
+    ) -> dict[str, Any]:
+        """``entry``, ``routers`` and ``rows`` of one layer; sets are (R, N)."""
+        rng = np.random.default_rng([SEED, layer])
+        entry: dict[str, Any] = {"layer": layer}
+        routers, rows = [], []
+        for side in sides:
+            joined = members(sets[f"groups_{side}"], self.groups)
+            others = {n: members(sets[f"{n}_{side}"], self.groups) for n in OTHERS if f"{n}_{side}" in sets}
+            use = self.use
+            lines, own = self._lines(joined[:, use], {n: x[:, use] for n, x in others.items()}, rng)
+            entry[side] = _layer(lines)
+            routers += [{"layer": layer, "router": r, "side": side} | values for r, values in enumerate(own)]
+            found = [self.naming.rows(joined[r], layer, r, side, rng) for r in range(len(joined))]
+            rows += [row for each in found for row in each]
+            about = Counter(row[GROUP_FIELDS.index("about")] or NOTHING for each in found for row in each)
+            entry[side]["named"] = dict(about.most_common())
+        entry["stability"] = _stability(self.sample, sets, against, self.groups)
+        kept, possible = looked_for(
+            self.sample, sets["groups_queries"], sets["groups_keys"], len(UNIVERSAL), window=self.window
         )
-    means = {key: {m: np.mean([e[m] for e in each], axis=0) for m in MEASURES} for key, each in found.items()}
-    return means, [{k: rounded(v) for k, v in one.items()} for one in own]
+        entry["looks"] = _looks(kept, possible, self.present)
+        return {"entry": entry, "routers": routers, "rows": rows}
+
+    def _lines(
+        self, joined: np.ndarray, others: Mapping[str, np.ndarray], rng: np.random.Generator
+    ) -> tuple[dict[str, dict[str, np.ndarray]], list[dict[str, float]]]:
+        """By line and measure: means over routers, the text itself first and then draws of its sentences.
+
+        ``shuffled`` and ``random`` are drawn on the text itself alone: their mean first, then the draws. Also every
+        router's own values.
+        """
+        found: dict[str, list[dict[str, np.ndarray]]] = {}
+        own = []
+        for r, mine in enumerate(joined):
+            sets = {
+                "groups": mine[None],
+                **{name: other[min(r, len(other) - 1)][None] for name, other in others.items()},
+                "lookup": most_frequent_group(mine, self.which),
+                "frequency": one_group_a_type(mine, self.which, REPEATS, rng),
+                "matched": like_frequency(mine, self.which, REPEATS, rng),
+            }
+            for key, each in sets.items():
+                found.setdefault(key, []).append(scored(self.cells, each, self.weights))
+            for key, drawn in (("shuffled", shuffled(mine, REPEATS, rng)), ("random", uniform(mine, REPEATS, rng))):
+                once = [scored(self.cells, each[None], self.weights[:1]) for each in drawn]
+                values = {m: np.concatenate([one[m] for one in once]) for m in MEASURES}
+                found.setdefault(key, []).append({m: np.concatenate([[v.mean()], v]) for m, v in values.items()})
+            now = {key: {m: rounded(found[key][-1][m][0]) for m in ("v_measure", "purity")} for key in found}
+            beside = {f"{key}_v_measure": now[key]["v_measure"] for key in ("kmeans", "frequency") if key in now}
+            own.append(now["groups"] | beside)
+        means = {key: {m: np.mean([e[m] for e in each], axis=0) for m in MEASURES} for key, each in found.items()}
+        return means, own
 
 
 def _layer(lines: dict[str, dict[str, np.ndarray]]) -> dict[str, Any]:
@@ -216,17 +254,17 @@ class _Naming:
 
 
 def _stability(
-    at: int, sample: Sample, sets: Mapping[str, np.ndarray], against: Mapping[str, np.ndarray], groups: int
+    sample: Sample, sets: Mapping[str, np.ndarray], against: Mapping[str, np.ndarray], groups: int
 ) -> dict[str, Any]:
     use = sample.counted
-    mine = first_group(sets["groups_keys"][at][:, use])
+    mine = first_group(sets["groups_keys"][:, use])
     found: dict[str, Any] = {
-        name: rounded(between(mine, first_group(sets[f"{name}_keys"][at][:, use])))
-        for name in ("kmeans", "untrained")
+        name: rounded(between(mine, first_group(sets[f"{name}_keys"][:, use])))
+        for name in OTHERS
         if f"{name}_keys" in sets
     }
     if against:
-        found["against"] = {n: rounded(between(mine, first_group(k[at][:, use]))) for n, k in against.items()}
+        found["against"] = {n: rounded(between(mine, first_group(k[:, use]))) for n, k in against.items()}
     if (own := among(mine)) is not None:
         found["routers"] = rounded(own)
     types, text = sample.types[use], sample.text[use]
@@ -241,9 +279,7 @@ def _stability(
         here = use & (sample.text == t) & (tags >= 0)
         cells = Cells(tags[here], np.zeros(int(here.sum()), np.int64))
         one = np.ones((1, 1), np.float32)
-        each = [
-            scored(cells, members(bits[here], groups)[None], one)["v_measure"][0] for bits in sets["groups_keys"][at]
-        ]
+        each = [scored(cells, members(bits[here], groups)[None], one)["v_measure"][0] for bits in sets["groups_keys"]]
         found.setdefault("v_by_text", []).append(rounded(np.mean(each)))
     return found
 
