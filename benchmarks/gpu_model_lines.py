@@ -151,7 +151,8 @@ def drawn(routers: int, tokens: int, looks: int, device: str) -> Focus:
             return self.sets(positions)
 
         def sets(self, positions):
-            return Prepared(keys[:, :, positions[0]], queries[:, :, positions[0]])
+            at = positions.clamp_min(0)
+            return Prepared(*(table[0][:, at].transpose(0, 1) for table in (keys, queries)))
 
     return Drawn(GROUPS, looks, 1, WINDOW, SINKS)
 

@@ -12,6 +12,7 @@ from unittest.mock import patch
 import torch
 from transformers.cache_utils import DynamicLayer
 
+from benchmarks.gpu_model_graphs import graph_runs
 from benchmarks.gpu_model_lines import Line, Subject
 from focus_core import compat
 from focus_core.benchmark.prefill import Stopwatch, cache_bytes, prefill
@@ -43,8 +44,9 @@ def shortened(model: Any, layers: int) -> Iterator[None]:
 class Runner:
     """Runs the lines of one model."""
 
-    def __init__(self, subject: Subject, steps: int) -> None:
+    def __init__(self, subject: Subject, steps: int, graphs: bool | None = None) -> None:
         self.subject, self.steps = subject, steps
+        self.graphs = subject.ids.is_cuda if graphs is None else graphs
         self.device = subject.ids.device
         self.watch, self.copies = (Stopwatch(str(self.device)) for _ in range(2))
 
@@ -70,6 +72,8 @@ class Runner:
             names = ("ms", "attention_ms", "append_ms")
             found["decode"] = {name: [step[i] for step in counted] for i, name in enumerate(names)} | self._peak()
             found["decode"]["cache_gb"] = cache_bytes(cache) / GB
+        if self.graphs and (line.variant is None or line.variant.serves_graphs):
+            found["graph"] = graph_runs(model, ids, line, cache, self.steps, self._wait)
         return found
 
     def logits(self, line: Line, ids: Any, decoded: int = 0) -> Any:

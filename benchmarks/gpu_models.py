@@ -4,8 +4,9 @@
 Processes compile first, one a line, while the first model is made. Each repeat runs every line once, in an order that
 rotates: one prefill (logits of the last token alone), then tokens one at a time from its cache, each waited for as
 ``generate`` does; eager, no CUDA graph. The cache is transformers' own, which copies all keys and values for each
-token. Attention's time is taken by events around it in the same runs, the variants' routing, plan and merge included.
-Ratios of kernels are not ratios of serving: every row has both.
+token. Then more tokens from the same cache, given room, with one CUDA graph a token (``gpu_model_graphs``). Attention's
+time is taken by events around it in the same runs, the variants' routing, plan and merge included. Ratios of kernels
+are not ratios of serving: every row has both.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ import torch
 
 from benchmarks.gpu_focus_prefill import flash_there
 from benchmarks.gpu_model_compile import compiling
+from benchmarks.gpu_model_graphs import graph_checks, graph_rows
 from benchmarks.gpu_model_lines import Line, Subject, llama_shape, smollm2
 from benchmarks.gpu_model_runs import Runner, checks, shortened
 from benchmarks.gpu_record import Recording, say
@@ -36,7 +38,7 @@ STEPS = 8
 """Tokens that are decoded after each prefill."""
 WARM_LAYERS = 1
 SHOWN = {"model", "tokens", "phase", "line", "kernel", "ms", "attention_ms", "attention_share", "append_ms", "speedup"}
-SHOWN |= {"attention_speedup", "pair_limit", "peak_gb", "left_out"}
+SHOWN |= {"attention_speedup", "pair_limit", "peak_gb", "left_out", "kernels_ms", "refused", "without_attention_ms"}
 BEGUN = time.perf_counter()
 
 
@@ -101,7 +103,7 @@ def _rows(times: dict[Line, list[dict[str, Any]]], shared: dict[str, Any], count
             if line.variant is None:
                 row["kernel"] = line.kernels[phase == "decode"]
             rows.append(row | {"repeats": len(found)} | _row(found, times[best], phase))
-    return rows
+    return rows + graph_rows(times, shared, counted)
 
 
 def _row(mine: list[dict[str, Any]], dense: list[dict[str, Any]], phase: str) -> dict[str, Any]:
@@ -152,6 +154,8 @@ def sources() -> list[str]:
     for name in ("focus", "block_sparse", "xattention"):
         folder = ROOT / "focus_core" / "kernels" / name
         found += [*folder.glob("triton*"), *folder.glob("flash*")]
+    steps = ("kernels/dense_steps.py", "kernels/step_rows.py", "routing/triton_sets.py")
+    found += [ROOT / "focus_core" / name for name in steps]
     return [str(path.relative_to(ROOT)) for path in sorted(found) if path.suffix in ("", ".py")]
 
 
@@ -172,8 +176,9 @@ def main() -> None:
     about = (
         "Whole models with dense attention and with the variants, prefill and decode of one sequence, eager. "
         "attention_ms is by events around attention in the same runs (routing, plan and merge included); append_ms is "
-        "what appending a token to transformers' cache takes, which copies all of it. speedup is the whole model's, "
-        "attention_speedup attention's alone."
+        "what appending a token to transformers' cache takes, which copies all of it. 'decode as a graph' is one CUDA "
+        "graph a token in a cache with room, dense too; attention_ms is there what leaving attention out saves. "
+        "speedup is the whole model's, attention_speedup attention's alone."
     )
     tell("imported")
     kernels = dense_kernels(chosen.device)
@@ -196,6 +201,7 @@ def main() -> None:
             tell(f"{name} is there")
         runner, subject = Runner(subject, chosen.steps), None
         record.check(*checks(runner, kernels))
+        record.check(*graph_checks(runner.subject.model, runner.subject.ids, runner.subject.lines, runner.subject.name))
         tell("checked")
         for tokens in lengths:
             first, rows = len(record.found["rows"]), []

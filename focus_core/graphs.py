@@ -77,6 +77,7 @@ class GraphDecoding:
     Attributes:
         eager: steps that ran one launch after the other.
         replayed: steps that were a graph's.
+        captures: whether steps are captured; False lets all run launch by launch, to compare.
     """
 
     def __init__(self, active: Retrofit, room: int, graph: bool | None) -> None:
@@ -86,6 +87,7 @@ class GraphDecoding:
         # The graph of one cache, the last that was decoded with.
         self._step: _Step | None = None
         self.eager = self.replayed = 0
+        self.captures = True
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """The model's forward: steps go by the cache with room, all else is what it was."""
@@ -103,13 +105,15 @@ class GraphDecoding:
         steps = step.steps
         steps.check()
         step.fill(ids, kwargs.get("position_ids"))
-        if step.graph is None and step.warm and steps.whole and ids.is_cuda:
+        if step.graph is None and step.warm and self.captures and steps.whole and ids.is_cuda:
             step.capture(self._run)
         if step.graph is not None:
             step.graph.replay()
             self._active.replayed()
             self.replayed += 1
         else:
+            # A step that failed has counted its token on the device.
+            steps.tokens.fill_(steps.count)
             step.output = self._run(step)
             step.warm = True
             self.eager += 1
@@ -172,9 +176,10 @@ class _Step:
 
     def capture(self, run: Any) -> None:
         """Record the step without running it."""
-        self.graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self.graph):
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
             self.output = run(self)
+        self.graph = graph
 
     def given(self, cache: Any) -> Any:
         """The model's output, its logits a copy that later steps leave alone."""

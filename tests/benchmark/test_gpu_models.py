@@ -7,9 +7,11 @@ import torch
 
 from benchmarks import gpu_model_runs
 from benchmarks.gpu_model_compile import CHECKS, LINES, XATTENTION, compile_line
+from benchmarks.gpu_model_graphs import DENSE, NEW, PHASE, graph_checks
 from benchmarks.gpu_model_lines import dense_line, llama_shape, stretched
 from benchmarks.gpu_model_runs import FIRST, Runner, checks, shortened
 from benchmarks.gpu_models import measure, sources
+from focus_core.steps import StepLayer
 from focus_core.variants.base import Prepared
 from tests.tiny import tiny_model
 
@@ -45,6 +47,38 @@ def test_rows_have_the_whole_and_attention_alone(runner):
     assert dense["speedup"] == dense["attention_speedup"] == 1
     assert 1 < more["pair_limit"] < once["pair_limit"]
     assert "untrained" in once["routing"]
+
+
+def test_steps_in_a_cache_with_room_are_rows_of_their_own(runner):
+    with_graphs = Runner(runner.subject, steps=3, graphs=True)
+    *_, rows = measure(with_graphs, 192, repeats=2)
+    found = [row for row in rows if row["phase"] == PHASE]
+    assert [row["line"] for row in found] == ["dense", "Focus K=16 q1k1", "Focus K=16 q4k1"]
+    for row in found:
+        # A CPU has no graphs: the rows say so.
+        assert row["cuda_graph"] is False
+        assert row["baseline"] in DENSE
+        assert row["ms"]["n"] == 2 * 3
+        assert row["attention_ms"]["n"] == row["without_attention_ms"]["n"] == 2
+        assert "refused" not in row
+    assert set(found[0]["kernels_ms"]) == set(DENSE)
+    assert found[0]["speedup"] == 1
+    assert found[1]["pair_limit"] > 1
+
+
+def test_graphs_are_checked_against_generation_without(runner, monkeypatch):
+    subject = runner.subject
+    given = subject.model, subject.ids, subject.lines, subject.name
+    found = graph_checks(*given)
+    assert [row["line"] for row in found] == ["dense", "Focus K=16 q1k1", "Focus K=16 q4k1"]
+    assert all(row["good"] and row["first_other_token"] == NEW for row in found), found
+
+    def forgotten(self, key_states, value_states, *args, **kwargs):
+        stop = self.steps.count + 1
+        return self.keys[:, :, :stop], self.values[:, :, :stop]
+
+    monkeypatch.setattr(StepLayer, "update", forgotten)
+    assert not any(row["good"] for row in graph_checks(*given))
 
 
 def test_the_first_repeat_runs_and_no_later_one_that_would_end_too_late(runner):
