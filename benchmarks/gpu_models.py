@@ -200,8 +200,9 @@ def main() -> None:
             subject = makers[name]()
             tell(f"{name} is there")
         runner, subject = Runner(subject, chosen.steps), None
-        record.check(*checks(runner, kernels))
-        record.check(*graph_checks(runner.subject.model, runner.subject.ids, runner.subject.lines, runner.subject.name))
+        found, given = checks(runner, kernels), runner.subject
+        rounding = found[0]["two_dense_kernels"]
+        record.check(*found, *graph_checks(given.model, given.ids, given.lines, given.name, rounding))
         tell("checked")
         for tokens in lengths:
             first, rows = len(record.found["rows"]), []

@@ -68,7 +68,7 @@ def test_steps_in_a_cache_with_room_are_rows_of_their_own(runner):
 
 def test_graphs_are_checked_against_generation_without(runner, monkeypatch):
     subject = runner.subject
-    given = subject.model, subject.ids, subject.lines, subject.name
+    given = subject.model, subject.ids, subject.lines, subject.name, 1e-6
     found = graph_checks(*given)
     assert [row["line"] for row in found] == ["dense", "Focus K=16 q1k1", "Focus K=16 q4k1"]
     assert all(row["good"] and row["first_other_token"] == NEW for row in found), found
