@@ -17,7 +17,7 @@ from focus_core.errors import InvalidInput, TooLarge
 DEPTHS = (0.1, 0.3, 0.5, 0.7, 0.9)
 """Shares of the text that stand before each needle."""
 LENGTHS = (512, 1024, 2048)
-HAYSTACKS = 6
+HAYSTACKS = 4
 """Texts of each length."""
 
 _THINGS = (

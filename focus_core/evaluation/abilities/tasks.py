@@ -53,7 +53,7 @@ class Sizes:
     haystacks: int = needle.HAYSTACKS
     reply: int = chat.TOKENS
     context: int = 1024
-    windows: int = 4
+    windows: int = 3
     seed: int = 0
 
     def __post_init__(self) -> None:
