@@ -6,6 +6,7 @@ import re
 
 import pytest
 
+from analysis import vision_training
 from focus_core.assets import DATA
 
 README = (DATA.parent / "README.md").read_text("utf-8")
@@ -173,7 +174,7 @@ def test_images():
     for (size, arm), step in cost.items():
         if (found := arms.get((size, arm))) is None:
             continue
-        name = arm.replace("-r", ", rank ")
+        name = arm if arm == "G3U" else vision_training.SHORT.get(arm, arm)
         assert row(f"{name}, width {width[size]} |").endswith(
             f"| {found['seeds']} | {mean(found, 'accuracy', 2)} | {found['parameters']:,} | "
             f"{step['step_ms']['median']:.1f} ms, {step['peak_memory_bytes'] / 1e6:,.0f} MB | "

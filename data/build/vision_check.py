@@ -15,6 +15,7 @@ import json
 import multiprocessing
 import os
 import queue
+import sys
 import tempfile
 import time
 from collections.abc import Sequence
@@ -28,7 +29,7 @@ PHASES = ((1, 1), (1, 4), (2, 2), (2, 4), (4, 1), (4, 2), (8, 1))
 """Processes, and runs that each takes in turns."""
 ROUNDING = 6e-8
 FLOORS = {"loss": 2e-3, "update": 0.02}
-_EPOCHS, _VALIDATION, _WAIT = 3, 500, 180
+_EPOCHS, _VALIDATION, _WAIT, _LIMIT = 3, 500, 60, 150
 
 
 def check(args: argparse.Namespace, phases: Sequence[tuple[int, int]] = PHASES, seconds: float = 3.0) -> int:
@@ -43,6 +44,11 @@ def check(args: argparse.Namespace, phases: Sequence[tuple[int, int]] = PHASES, 
         one.start()
     found: list[dict[str, Any]] = []
     while any(one.is_alive() for one in workers) or not results.empty():
+        if time.time() - begun > _LIMIT:
+            print(f"The check was ended after {_LIMIT} s; what it had found is kept.", file=sys.stderr)
+            for one in workers:
+                one.kill()
+            break
         with contextlib.suppress(queue.Empty):
             found.append(results.get(timeout=0.5))
     arms = {one["arm"]: one for one in found if "arm" in one}
@@ -64,6 +70,8 @@ def check(args: argparse.Namespace, phases: Sequence[tuple[int, int]] = PHASES, 
         print(json.dumps(line), flush=True)
     if args.json:
         write_json(Path(args.json), document)
+    for one in workers:
+        one.join()
     return int(any(one.exitcode for one in workers))
 
 
