@@ -1,18 +1,17 @@
 """Slim attention's cluster kernel on a GPU: checked on odd shapes, then timed beside Triton's and dense attention.
 
-``python -m benchmarks.gpu_slim_clusters --json FILE``. Sizes that could be shipped are timed as graphs, and the shipped
-ones without one stage each, which says what bounds the kernel (their results are wrong, and nobody sees them).
+``python -m benchmarks.gpu_slim_clusters --json FILE``. Both cluster kernels run (``--plans clusters`` or ``pipeline``
+for one). Sizes that could be shipped are timed as graphs, and the shipped ones without one stage each, which says what
+bounds the kernel (their results are wrong, and nobody sees them).
 """
 
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import math
 import sys
-import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -22,26 +21,14 @@ from benchmarks import gpu_decode_shapes as shapes
 from benchmarks.gpu_decode_checks import LIMITS, slim
 from benchmarks.gpu_decode_ways import Race, compared, dense_kernels, rate
 from benchmarks.gpu_record import Recording
+from benchmarks.gpu_slim_ways import WAYS, Way, build, kind_of, suits, usual
 from focus_core.benchmark.prefill import spread
-from focus_core.kernels.slim import cluster_decode as clusters
+from focus_core.kernels.slim import cluster_applies as clusters
 from focus_core.kernels.slim import slim_attention
-from focus_core.kernels.slim.cluster_decode import ClusterPlan, cluster_states
 
-SOURCES = ["focus_core/kernels/cuda/instructions.cu", "focus_core/kernels/slim/decode.cu"]
-SOURCES += [f"focus_core/kernels/slim/{name}.py" for name in ("cluster_decode", "triton_decode")]
-PLANS = [ClusterPlan(), ClusterPlan(64, 2), ClusterPlan(32, 6), ClusterPlan(64, 3, 4), ClusterPlan(64, 3, 8)]
-_MULTIPLY = "multiply(acc[i][n], left[i], right[n / 2] + n % 2 * 2)"
-_LEFT = "matrices(left[i], weights + i * 16 * LINE + k * 32)"
-_RIGHT = "turned_matrices(right[n], rows + k * 16 * ROW + n * 32)"
-_LEFT_OUT = {
-    "products": {_MULTIPLY: "acc[i][n][0] += number(left[i][0] ^ right[n / 2][n % 2])"},
-    "reading for products": {
-        _RIGHT: "for (u32& x : right[n]) x = rows",
-        f" {_LEFT}": " for (u32& x : left[i]) x = weights",
-    },
-    "reading for scores": {"one = load(at_one + at), two = load(at_two + at)": "one = at_one + at, two = at_two + at"},
-    "angles": {"if (TURNED && t + 1 < tiles) angles(t + 1)": ""},
-}
+SOURCES = ["focus_core/kernels/cuda/instructions.cu"]
+SOURCES += [f"focus_core/kernels/slim/{name}" for name in ("decode.cu", "pipeline.cu")]
+SOURCES += [f"focus_core/kernels/slim/{name}.py" for name in ("cluster_decode", "cluster_pipeline", "triton_decode")]
 
 
 def cases() -> list[dict[str, Any]]:
@@ -61,71 +48,64 @@ def cases() -> list[dict[str, Any]]:
         {"heads": 12, "dim": 128, "softcap": 3.0}, {"heads": 20, "dim": 128, "dtype": "float16"},
     ):  # fmt: skip
         found.append({**small, **more})
-    return found + [{**case, "plan": [32, 6, 3]} for case in found[1::3]]
+    return found
 
 
-def check(case: dict[str, Any]) -> dict[str, Any]:
+def checks(ways: list[Way]) -> list[tuple[Way, dict[str, Any], Any]]:
+    """Kernels, cases and sizes: all cases with the usual ones, a part with others."""
+    found: list[tuple[Way, dict[str, Any], Any]] = []
+    for way in ways:
+        found += [(way, case, way.module.USUAL) for case in cases()]
+        for n, plan in enumerate(way.checked):
+            suited = [case for case in cases() if suits(plan, case["heads"], case["dim"])]
+            found += [(way, case, plan) for case in suited[n % 3 :: 3]]
+    return found
+
+
+def check(case: dict[str, Any], way: Way | None = None, plan: Any = None) -> dict[str, Any]:
     """Relative error of the output and error of the log-sum-exp of one case, and whether they are within the limits."""
-    shape = {name: x for name, x in case.items() if name not in ("softcap", "scale", "first", "dtype", "plan")}
-    usual = clusters.USUAL
+    shape = {name: x for name, x in case.items() if name not in ("softcap", "scale", "first", "dtype")}
+    way = way or usual()
+    named = {**case, "way": way.name, "plan": str(plan or way.module.USUAL)}
     try:
         compute = slim(case, "cuda", **shape)
         wanted, sums = compute("reference", True)
-        clusters.USUAL = ClusterPlan(*case["plan"]) if "plan" in case else usual
-        out, lse = compute("cuda", False)
+        with way.used(plan):
+            out, lse = compute("cuda", False)
         some = sums > -math.inf
         error = float((out.float() - wanted).norm() / wanted.norm().clamp_min(1e-30))
         off = float((lse - sums)[some].abs().max()) if bool(some.any()) else 0.0
         good = error < LIMITS[case.get("dtype", "bfloat16")] and off < 2e-2
         good &= bool(((lse == -math.inf) == ~some).all()) and bool(out.isfinite().all())
-        return {**case, "error": error, "lse_error": off, "good": bool(good)}
+        return {**named, "error": error, "lse_error": off, "good": bool(good)}
     except Exception as problem:
         # One broken case must not hide the others; it counts as failed.
-        return {**case, "good": False, "problem": f"{type(problem).__name__}: {problem}"[-700:]}
-    finally:
-        clusters.USUAL = usual
+        return {**named, "good": False, "problem": f"{type(problem).__name__}: {problem}"[-700:]}
 
 
-@contextmanager
-def without(stage: str | None) -> Iterator[None]:
-    """The kernel with one stage left out."""
-    usual = clusters._SOURCE
-    with tempfile.TemporaryDirectory() as folder:
-        if stage is not None:
-            text = usual.read_text(encoding="utf-8")
-            for old, new in _LEFT_OUT[stage].items():
-                assert old in text, f"{stage} is written otherwise."
-                text = text.replace(old, new)
-            clusters._SOURCE = Path(folder, f"{stage}.cu".replace(" ", "-"))
-            clusters._SOURCE.write_text(text, encoding="utf-8")
-        try:
-            yield
-        finally:
-            clusters._SOURCE = usual
-
-
-def measure(shape: dict[str, Any], repeats: int, triton: bool) -> list[dict[str, Any]]:
+def measure(shape: dict[str, Any], repeats: int, triton: bool, ways: list[Way]) -> list[dict[str, Any]]:
     """Rows of one shape."""
     c, race, past = shapes.slim_call(shape), Race(), shape["tokens"] - 1
-    scale = shape["dim"] ** -0.5
+    scale, mine = shape["dim"] ** -0.5, usual()
+    build([(way, c.operands, False, plan) for way in ways for plan in way.plans])
     race.add("cuda", [lambda: slim_attention(c.q, **c.given, backend="cuda")])
     if triton:
         race.add("triton", [lambda: slim_attention(c.q, **c.given, backend="triton")], eager=False)
     k = torch.randn(shape["batch"], shape["heads"], shape["tokens"], shape["dim"], device="cuda", dtype=torch.bfloat16)
     v = torch.randn_like(k)
     dense = [
-        name
-        for name, kernel in dense_kernels(False).items()
-        if race.add(name, [lambda kernel=kernel: kernel(c.q, k, v)])
+        name for name, kernel in dense_kernels(False).items() if race.add(name, [functools.partial(kernel, c.q, k, v)])
     ]
     tried = []
-    for plan in PLANS:
-        step = lambda plan=plan: cluster_states(c.operands, past, scale, None, plan)  # noqa: E731
-        tried += [f"{plan}"] if race.add(f"{plan}", [step], eager=False) else []
-    for stage in _LEFT_OUT:
-        with without(stage):
-            step = lambda: cluster_states(c.operands, past, scale, None)  # noqa: E731
-            tried += [f"without {stage}"] if race.add(f"without {stage}", [step], eager=False) else []
+    for way in ways:
+        for plan in way.plans:
+            step = functools.partial(way.step, c.operands, past, plan)
+            tried += [f"{plan}"] if race.add(f"{plan}", [step], eager=False) else []
+        for stage in way.left_out:
+            name = f"{way.name} without {stage}"
+            with way.without(stage):
+                step = functools.partial(way.step, c.operands, past)
+                tried += [name] if race.add(name, [step], eager=False) else []
     about = {
         "method": "slim",
         "phase": "decode",
@@ -139,11 +119,12 @@ def measure(shape: dict[str, Any], repeats: int, triton: bool) -> list[dict[str,
     times = race.times(repeats)
     size = c.operands.state.nbytes
     row = {**about, **compared(times, "cuda", dense), "refused": race.refused, "bytes": size}
-    row |= {"dense_bytes": k.nbytes + v.nbytes}
+    row |= {"dense_bytes": k.nbytes + v.nbytes, "way": mine.name}
     row |= {"gb_per_s": rate(size, row["ms_graph"]), "error": shapes.slim_error(c, c_out(c), scale)}
-    found = clusters.compiled(c.operands, False, ClusterPlan())
+    found = mine.module.compiled(c.operands, False, mine.module.USUAL)
     at_once = found.clusters(shape["heads"] * shape["dim"] // clusters.COLUMNS)
-    row |= {"clusters": at_once, "shares": clusters.shares(shape["batch"], past, at_once, ClusterPlan().tile)}
+    row |= {"clusters": at_once}
+    row |= {"shares": mine.module.shares(shape["batch"], past, at_once, mine.module.USUAL.tile)}
     rows = [row]
     for name in [*(["triton"] if triton else []), *tried]:
         ms = spread(times[f"{name}_graph"])
@@ -165,24 +146,27 @@ def why(rows: list[dict[str, Any]]) -> dict[str, str]:
     if whole is None or whole["speedup_graph"] >= 1.5:
         return {}
     ms = {row["design"]: row["ms_graph"]["median"] for row in some if "kept" in row}
-    states = ms[f"{ClusterPlan()}"]
+    mine = usual()
+    states = ms[f"{mine.module.USUAL}"]
     least = 0.5 * whole[f"{whole['baseline_graph']}_graph_ms"]["median"]
-    parts = ", ".join(f"{name} {ms[name]:.2f}" for name in (f"without {stage}" for stage in _LEFT_OUT) if name in ms)
+    left = {name.removeprefix(f"{mine.name} "): x for name, x in ms.items() if name.startswith(f"{mine.name} without")}
+    parts = ", ".join(f"{name} {x:.2f}" for name, x in left.items())
+    others = {name: x for name, x in ms.items() if "Plan(" in name and name != f"{mine.module.USUAL}"}
+    best = min(others, key=lambda name: others[name], default="")
     return {
         "slim-decode": f"The states are read once, {whole['bytes'] / 1e9:.2f} GB at {whole['gb_per_s']:,.0f} GB/s; at "
         f"dense attention's own rate that would take {least:.2f} ms, and the kernel takes {states:.2f} of "
         f"{whole['ms_graph']['median']:.2f}. {whole['clusters']} clusters of blocks run at once. Milliseconds with one "
-        f"stage left out: {parts}. No stage bounds it: what remains is a tile's chain, in which scores, their exchange "
-        "across the cluster and the barrier wait for each other; Triton's kernels take "
-        f"{ms.get('triton', math.nan):.2f} for the whole step. Closest and not tried: two tiles in flight, scored by "
-        "other warps than those that weight."
+        f"stage left out: {parts}. Of other sizes and designs, {best} is the fastest with "
+        f"{others.get(best, math.nan):.2f}; Triton's kernels take {ms.get('triton', math.nan):.2f} for the whole step."
     }
 
 
 def short(row: dict[str, Any]) -> str:
     """One line."""
-    kept = {n: row[n] for n in ("batch", "turned", "design", "baseline_graph", "speedup_graph", "speedup", "gb_per_s",
-                                "error", "clusters", "shares", "refused") if n in row}  # fmt: skip
+    names = ("batch", "turned", "design", "baseline_graph", "speedup_graph", "speedup", "gb_per_s", "error", "way",
+             "clusters", "shares", "refused")  # fmt: skip
+    kept: dict[str, Any] = {n: row[n] for n in names if n in row}
     kept |= {n: x["median"] for n, x in row.items() if isinstance(x, dict) and "median" in x}
     return json.dumps({n: round(x, 4) if isinstance(x, float) else x for n, x in kept.items()})
 
@@ -194,11 +178,18 @@ def main() -> None:
     parser.add_argument("--parts", default="check,time")
     parser.add_argument("--repeats", type=int, default=15)
     parser.add_argument("--triton", action="store_true", help="time Triton's kernels too")
+    parser.add_argument("--plans", default=",".join(WAYS), help="kernels that are checked and timed")
     chosen = parser.parse_args()
+    ways = [WAYS[name] for name in chosen.plans.split(",")]
     record = Recording(chosen.json, "Slim attention's decode step by clusters of blocks beside dense ones.", SOURCES)
     with torch.no_grad():
-        for case in cases() if "check" in chosen.parts else []:
-            found = check(case)
+        wanted = checks(ways) if "check" in chosen.parts else []
+        if wanted:
+            build(
+                [(way, kind_of(case, torch.device("cuda", 0)), "softcap" in case, plan) for way, case, plan in wanted]
+            )
+        for way, case, plan in wanted:
+            found = check(case, way, plan)
             record.check(found)
             if found["good"]:
                 print("ok", json.dumps(found), flush=True)
@@ -208,7 +199,7 @@ def main() -> None:
         if record.failed():
             sys.exit(1)
         for shape in shapes.SHAPES["slim"] if "time" in chosen.parts else []:
-            for row in measure(shape, chosen.repeats, chosen.triton):
+            for row in measure(shape, chosen.repeats, chosen.triton, ways):
                 record.found["rows"].append(row)
                 print(short(row), flush=True)
             record.add()

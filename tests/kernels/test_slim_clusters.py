@@ -5,13 +5,14 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from benchmarks.gpu_slim_clusters import cases, check
+from benchmarks.gpu_slim_clusters import check, checks
+from benchmarks.gpu_slim_ways import WAYS, suits
 from focus_core.errors import InvalidInput, NotAvailable
 from focus_core.kernels.cuda import compiler_refusal
-from focus_core.kernels.slim import Turned, cluster_decode, slim_attention
+from focus_core.kernels.slim import Turned, api, cluster_decode, cluster_pipeline, slim_attention
 from focus_core.kernels.slim.api import _serves
 from focus_core.kernels.slim.cluster_applies import cluster_machine_refusal, shape_refusal
-from focus_core.kernels.slim.cluster_decode import ClusterPlan, build_refusal, shares
+from focus_core.kernels.slim.cluster_decode import build_refusal, shares
 from focus_core.kernels.slim.operands import Operands
 
 ROOM = 232_448
@@ -37,7 +38,15 @@ def test_without_a_hopper_gpu_the_backend_says_so_and_auto_works():
 @pytest.mark.parametrize("heads, dim", [(32, 128), (8, 64), (32, 64), (24, 64), (4, 128), (20, 128)])
 def test_whole_blocks_of_columns_are_served_and_fit(heads, dim):
     assert shape_refusal(operands(heads, dim)) is None
-    assert all(plan.shared(heads, dim) <= ROOM for plan in (ClusterPlan(), ClusterPlan(64, 3)))
+    plans = [plan for way in WAYS.values() for plan in (way.module.USUAL, *way.plans, *way.checked)]
+    assert all(plan.shared(heads, dim) <= ROOM for plan in plans if suits(plan, heads, dim))
+
+
+@pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
+def test_every_stage_can_be_left_out_of_the_source_as_it_is(way):
+    for stage in way.left_out:
+        with way.without(stage):
+            assert stage.replace(" ", "-") in way.module._SOURCE.name
 
 
 @pytest.mark.parametrize(
@@ -65,6 +74,19 @@ def test_shares_are_whole_tiles_of_all_tokens(batch, past, clusters):
     assert (splits - 1) * per < past <= splits * per
 
 
+@pytest.mark.parametrize(
+    "batch, past, clusters", [(1, 1, 16), (1, 32_767, 16), (16, 32_767, 15), (40, 999, 33), (3, 65, 7)]
+)
+def test_tiles_of_all_sequences_are_shared_evenly(batch, past, clusters):
+    every, per, used, splits = cluster_pipeline.shares(batch, past, clusters, 32)
+    each = every // batch
+    assert (each - 1) * 32 < past <= each * 32
+    assert used <= clusters
+    assert (used - 1) * per < every <= used * per
+    owners = [{tile // per for tile in range(b * each, (b + 1) * each)} for b in range(batch)]
+    assert max(map(len, owners)) == splits
+
+
 def test_a_sequence_alone_keeps_all_clusters_busy():
     assert shares(1, 32_767, 16, 32)[0] == 16
     assert shares(16, 32_767, 16, 32)[0] == 1
@@ -72,6 +94,7 @@ def test_a_sequence_alone_keeps_all_clusters_busy():
 
 def test_what_cannot_be_built_is_asked_once_and_not_while_a_graph_is_captured(monkeypatch):
     asked, capturing = [], True
+    monkeypatch.setattr(api, "CLUSTERS", cluster_decode.__name__)
 
     def kernel(*wanted):
         asked.append(wanted)
@@ -117,6 +140,8 @@ def test_a_missing_compiler_is_a_reason():
     not torch.cuda.is_available() or cluster_machine_refusal(torch.device("cuda", 0)) is not None,
     reason="needs a Hopper GPU and NVRTC; an emulated machine covers it elsewhere",
 )
-@pytest.mark.parametrize("case", cases()[::3], ids=str)
-def test_the_kernel_agrees_with_the_reference(case):
-    assert check(case)["good"]
+@pytest.mark.parametrize(
+    ("way", "case", "plan"), checks(list(WAYS.values()))[::3], ids=lambda x: getattr(x, "name", str(x))
+)
+def test_the_kernel_agrees_with_the_reference(way, case, plan):
+    assert check(case, way, plan)["good"]
