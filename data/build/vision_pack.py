@@ -109,7 +109,8 @@ def merge(
     for run in made.values():
         run.pop("environment", None)
     rates = {row["name"]: row for row in document["rates"]}
-    parts, cost = [], document["cost"]
+    parts: list[dict[str, Any]] = []
+    cost = document["cost"]
     if before is not None:
         stale = {run.name for run in open_runs(planned, before)}
         known = {run.name for run in planned} - stale
