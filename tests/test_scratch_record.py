@@ -1,0 +1,76 @@
+"""The record of models trained from nothing, and the table that is made of it."""
+
+import json
+from pathlib import Path
+
+from data.build import scratch
+from focus_core.assets import DATA
+from focus_core.experiments.plan import read_plan
+
+ROOT = DATA.parent
+RECORD = ROOT / scratch.RECORD
+
+
+def results(folder, work):
+    """Every result of the plan but one, with figures that tell where they come from."""
+    tasks = [t for t in read_plan([ROOT / scratch.PLAN], work, folder) if t.asked is None]
+    for task in tasks[:-1]:
+        seed = int(task.needs.asked["seed"])
+        found = dict.fromkeys((*scratch._MEASURED.split(), *scratch._RUN.split()), 1)
+        found |= {"command": task.command, "environment": {"device": "a card", "time": "now"}, "config": {"x": seed}}
+        found |= {"text": "brown fiction" if "fiction" in task.name else "persuasion", "ppl": 50.0 + seed}
+        found |= {"dense_ppl": 70.123456789, "kept_pairs": 0.25, "training": {**found, "losses": [[1, 2.0]]}}
+        if task.arguments[0] == "recall":
+            one = {"nll": 2.0 + seed / 10, "control": 3.0, "right": 0.5, "right_control": 0.125}
+            found |= {"random": {"32": one, "512": one}, "text": {"512": one}, "pairs": {"0.1": one, "0.5": one}}
+            found |= {"count": 64, "context": 1024}
+        (folder / f"{task.name}.json").write_text(json.dumps(found))
+    return tasks
+
+
+def test_the_record_holds_every_run_and_names_what_is_missing(tmp_path):
+    tasks = results(tmp_path, tmp_path / "work")
+    record = scratch.pack(tmp_path, ROOT / scratch.PLAN, tmp_path / "work")
+    assert record["not_made"] == [tasks[-1].name]
+    assert record["recipe"]["steps"] > 0
+    assert len({(run["line"], run["seed"]) for run in record["runs"]}) == len(record["runs"]) == 17
+    assert sum(len(run["measured"]) + len(run["recall"]) for run in record["runs"]) == len(tasks) - 1
+    assert len(json.dumps(record)) < 100_000
+    focus = next(run for run in record["runs"] if run["line"] == "focus-k16" and run["seed"] == 2)
+    assert focus["config"] == {"x": 2}
+    assert [one["set"] for one in focus["measured"]] == ["served", "served", "soft", "soft"]
+    assert focus["measured"][0]["dense_ppl"] == 70.1235
+    assert focus["training"]["losses"] == [[1, 2.0]]
+
+
+def test_the_table_tells_means_and_spreads(tmp_path):
+    results(tmp_path, tmp_path / "work")
+    record = scratch.pack(tmp_path, ROOT / scratch.PLAN, tmp_path / "work")
+    rows = {line.split(" | ")[0]: line for line in scratch.table(record).splitlines()}
+    copied = "50.0 ± 0.0 % (12.5 %) | 0.900 ± 0.100 | 0.900 ± 0.100 |"
+    assert rows["| dense"] == f"| dense | 3 | 25.0 % | 51.00 ± 1.00 | 51.00 ± 1.00 | 70.12 ± 0.00 | {copied}"
+    assert rows["| short-24"].startswith("| short-24 | 1 | 25.0 % | 50.00 | 50.00 | 70.12 | 50.0 % (12.5 %) | 1.000 |")
+    assert {"| focus-k16, served", "| focus-k16, soft"} <= set(rows)
+
+
+def test_a_section_takes_its_own_place_alone(tmp_path):
+    results(tmp_path, tmp_path / "work")
+    record = scratch.pack(tmp_path, ROOT / scratch.PLAN, tmp_path / "work")
+    page = tmp_path / "page.md"
+    page.write_text("before\n\n## Times on a CPU\n\nafter\n")
+    scratch.write_section(record, page)
+    first = page.read_text()
+    assert first.startswith("before\n\n## From scratch\n\n" + scratch.BEGIN)
+    assert first.endswith(scratch.END + "\n\n## Times on a CPU\n\nafter\n")
+    assert f"Not made: {record['not_made'][0]}." in first
+    page.write_text(first.replace("51.00", "wrong"))
+    scratch.write_section(record, page)
+    assert page.read_text() == first
+
+
+def test_the_page_tells_the_record():
+    """Both are there, or neither."""
+    page = (ROOT / scratch.PAGE).read_text("utf-8")
+    assert RECORD.exists() == (scratch.BEGIN in page)
+    if RECORD.exists():
+        assert scratch.section(json.loads(Path(RECORD).read_text("utf-8"))) in page
