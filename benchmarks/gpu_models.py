@@ -210,7 +210,7 @@ def main() -> None:
                 record.replace(first, *rows)
             for row in rows:
                 say({field: row[field] for field in row if field in SHOWN})
-        del runner
+        del runner, given
         gc.collect()
         if on_gpu:
             torch.cuda.empty_cache()

@@ -6,7 +6,10 @@ import torch
 import triton
 import triton.language as tl
 
+from focus_core.kernels.focus.triton.launch import ready
 
+
+@ready
 @triton.jit
 def _put(
     KEYS, VALUES, K, V, TOKENS, kb, kh, vb, vh, heads, room, D: tl.constexpr, DP: tl.constexpr

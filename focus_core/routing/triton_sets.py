@@ -9,7 +9,10 @@ import torch
 import triton
 import triton.language as tl
 
+from focus_core.kernels.focus.triton.launch import ready
 
+
+@ready
 @triton.jit
 def _sets(
     HIDDEN, KEY_WEIGHT, QUERY_WEIGHT, CENTROIDS, BIAS, KEYS, QUERIES, hb, hn, tokens, routers, width,

@@ -12,6 +12,7 @@ import torch
 import triton
 import triton.language as tl
 
+from focus_core.kernels.focus.triton.launch import ready
 from focus_core.kernels.focus.triton.tiles import cover
 
 GROUPS = tl.constexpr(64)
@@ -27,6 +28,7 @@ def _flags(bits):
     return ((lowest[:, None] >> tl.arange(0, GROUPS).to(tl.int64)[None, :]) & 1).to(tl.int32)
 
 
+@ready
 @triton.jit(do_not_specialize=["keys", "queries", "start"])
 def _count(
     KEY_BITS, QUERY_BITS, FIRST, COUNT, WRONG, kb, kr, kt, qb, qr, qt, keys, queries, start, routers,
@@ -54,6 +56,7 @@ def _count(
     tl.store(WRONG + at, tl.max(wrong, 0))
 
 
+@ready
 @triton.jit(do_not_specialize=["keys", "start", "chunks"])
 def _place(
     KEY_BITS, FIRST, COUNT, WRONG, SPOT, GROUP, CUTS, USED, OVER, kb, kr, kt, keys, start, chunks, routers,

@@ -10,11 +10,13 @@ import torch
 import triton
 import triton.language as tl
 
+from focus_core.kernels.focus.triton.launch import ready
 from focus_core.kernels.focus.triton.tiles import Scores, block_step, cover, dot_precision, padded
 
 _FEW = 2048
 
 
+@ready
 @triton.jit(do_not_specialize=["keys", "window", "sinks"])
 def _chunk(
     Q, K, V, QUERY_BITS, KEY_BITS, FIRST, LIST, PART, MOST, SUM,
@@ -77,6 +79,7 @@ def _chunk(
     tl.store(PART + to[:, None] * DVP + dv[None, :], acc, mask=(l > 0)[:, None])
 
 
+@ready
 @triton.jit(do_not_specialize=["chunks"])
 def _merge(
     PART, MOST, SUM, OUT, LSE, chunks,

@@ -6,12 +6,14 @@ import torch
 import triton
 import triton.language as tl
 
+from focus_core.kernels.focus.triton.launch import ready
 from focus_core.kernels.focus.triton.plan import Plan
 from focus_core.kernels.focus.triton.tiles import cover, padded
 
 _ROWS = 64
 
 
+@ready
 @triton.jit(do_not_specialize=["room"])
 def _gather(
     K, V, KEYS, VALUES, KEY_AT, KEY_TOTAL, kb, kh, kt, vb, vh, vt, room, routers,

@@ -9,6 +9,7 @@ import triton
 import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor
 
+from focus_core.kernels.focus.triton.launch import ready
 from focus_core.kernels.focus.triton.plan import Plan
 from focus_core.kernels.focus.triton.tiles import Scores, Tile, block_step, dot_precision, padded
 
@@ -41,6 +42,7 @@ def _rows(
     return block
 
 
+@ready
 @triton.jit(do_not_specialize=["queries", "key_room", "query_room"])
 def _group_pass(
     Q, KEYS, VALUES, OUT, LSE, ENTRY, LIMIT, TILE, KEY_AT, KEY_BITS, QUERY_BITS, BEGUN, BEGUN_LSE,

@@ -12,6 +12,7 @@ import torch
 import triton
 import triton.language as tl
 
+from focus_core.kernels.focus.triton.launch import ready
 from focus_core.kernels.focus.triton.tiles import cover, padded
 
 PAGE = 128
@@ -63,6 +64,7 @@ def append_tokens(
     tl.store(USED + row, used)
 
 
+@ready
 @triton.jit(do_not_specialize=["keys"])
 def _count(
     KEY_BITS, COUNTS, kbb, kbr, kbt, keys,
@@ -82,6 +84,7 @@ def _count(
     tl.store(to + GROUPS, tl.sum(bad.to(tl.int32), 0))
 
 
+@ready
 @triton.jit(do_not_specialize=["keys", "room"])
 def _place(
     KEY_BITS, START, POOL, kbb, kbr, kbt, keys, room,
@@ -178,6 +181,7 @@ def build_lists(
     return GroupLists(held, pool, table, lengths.contiguous(), used, arrived)
 
 
+@ready
 @triton.jit(do_not_specialize=["keys", "pages", "longest"])
 def _append(
     KEY_BITS, POOL, TABLE, LENGTHS, USED, kbb, kbr, kbt, keys, pages, longest,

@@ -13,6 +13,7 @@ import torch
 import triton
 import triton.language as tl
 
+from focus_core.kernels.focus.triton.launch import ready
 from focus_core.kernels.focus.triton.tiles import cover
 
 GROUPS = tl.constexpr(64)
@@ -53,6 +54,7 @@ def _sums(COUNT, chunk, chunks, BY: tl.constexpr):
     return before, total
 
 
+@ready
 @triton.jit(do_not_specialize=["keys", "queries", "key_chunks", "sinks", "skip", "taken", "query_members"])
 def _count(
     KEY_BITS, QUERY_BITS, FIRST, COUNT, OVER, kb, kr, kt, qb, qr, qt,
@@ -83,6 +85,7 @@ def _count(
     tl.atomic_max(OVER, tl.max(more, 0))
 
 
+@ready
 @triton.jit(do_not_specialize=["keys", "queries", "key_chunks", "query_chunks", "sinks", "window", "skip", "taken",
                                "key_room", "query_room", "tiles"])  # fmt: skip
 def _place(
@@ -171,6 +174,7 @@ def _place(
         tl.store(spot + 3, group, mask=t < tiles)
 
 
+@ready
 @triton.jit(do_not_specialize=["tokens"])
 def _most(BITS, MOST, b, r, t, tokens, routers, BLOCK: tl.constexpr):
     row = tl.program_id(1).to(tl.int64)
