@@ -94,6 +94,7 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
         "variant": variant.name,
         "adapter": Path(args.adapter).name,
         "config": {name: value for name, value in variant.to_dict().items() if name != "backend"},
+        "training": _training(adapter),
         "texts": [text.name for text in texts],
         "context": args.context,
         "windows": len(windows),
@@ -101,6 +102,12 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
         "against": list(against),
     }
     return told | found | {"dtype": str(loaded.model.dtype)[6:], "environment": environment(loaded.model.device)}
+
+
+def _training(adapter: Any) -> dict[str, Any]:
+    """How the adapter was trained, as its record says."""
+    settings = adapter.record.get("settings") or adapter.record
+    return {name: settings[name] for name in ("steps", "context", "batch", "seed", "tokens") if name in settings}
 
 
 def _variant(args: argparse.Namespace, adapter: str, given: list[str]) -> tuple[Any, Path]:

@@ -39,7 +39,7 @@ def attributes(sample: Sample) -> list[Attribute]:
     white = np.array([not b for b in bare])
     none = len(UNIVERSAL)
     return [
-        Attribute(PART_OF_SPEECH, (*KINDS[:none], "untagged tokens"), np.where(tags >= 0, tags, none)),
+        Attribute(PART_OF_SPEECH, (*KINDS[:none], "white space"), np.where(tags >= 0, tags, none)),
         Attribute("punctuation", ("other tokens", "punctuation"), np.array([int(_is_punctuation(b)) for b in bare])),
         Attribute(
             "capitals",

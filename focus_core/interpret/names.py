@@ -7,7 +7,7 @@ nothing by them. A group is named only where this is above every shuffle's best 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,7 +20,7 @@ significant too, and says nothing."""
 AS_GOOD = 0.95
 """Attributes that reach so much of the best one's share count as good; the one with the fewest values names."""
 SHUFFLES = 20
-_HALF, _LIFT, _MOST = 0.5, 1.2, 3
+_MOST = 3
 
 
 @dataclass(frozen=True)
@@ -113,43 +113,35 @@ def names(
 
 
 def _values(attribute: Attribute, inside: np.ndarray, total: np.ndarray) -> tuple[str, float, float]:
-    """The values that a group is about, until they hold half of it; ``not`` a value where it is about what it lacks."""
+    """The few values, or all but a few, that tell most about who is in the group; one range of an ordered attribute.
+
+    The best split into two sets is one of the values' order by how much of each is in the group (Breiman 1984, theorem
+    4.5), so only those are tried.
+    """
     of_group, of_all = inside / max(1.0, inside.sum()), total / max(1.0, total.sum())
+    share, count = float(inside.sum() / max(1.0, total.sum())), len(total)
     if attribute.ranged is not None:
-        return _range(attribute.ranged, of_group, of_all, float(inside.sum() / max(1.0, total.sum())))
-    lift = of_group / np.maximum(of_all, 1e-9)
-    telling = of_group * np.log(np.maximum(lift, 1e-9))
-    order = [int(v) for v in np.argsort(-telling) if lift[v] >= _LIFT and inside[v] > 0]
-    chosen: list[int] = []
-    for v in order[:_MOST]:
-        chosen.append(v)
-        if of_group[chosen].sum() >= _HALF:
-            break
-    if not chosen:
-        lacks = int(np.argmax(of_all - of_group))
-        rest = 1 - float(of_all[lacks])
-        covers = 1 - float(of_group[lacks])
-        return f"not {attribute.values[lacks]}", covers, covers / max(rest, 1e-9)
-    covers = float(of_group[chosen].sum())
-    over = covers / float(of_all[chosen].sum())
-    said = [attribute.values[v] for v in chosen]
-    return (" and ".join([", ".join(said[:-1]), said[-1]]) if len(said) > 1 else said[0]), covers, over
+        splits = [(attribute.ranged(a, b), np.arange(a, b + 1)) for a in range(count) for b in range(a, count)]
+    else:
+        there = np.flatnonzero(total)
+        order = there[np.argsort(-(inside[there] / total[there]), kind="stable")]
+        cuts = {*range(1, _MOST + 1), *range(len(order) - _MOST, len(order))}
+        splits = [(_said(attribute.values, order, cut), order[:cut]) for cut in sorted(cuts) if 0 < cut < len(order)]
+    best, found = (-1.0, 0), (attribute.name, 1.0, 1.0)
+    for said, values in splits:
+        mine, every = float(of_group[values].sum()), float(of_all[values].sum())
+        if not 0 < every < 1 or mine < every:
+            continue
+        within, outside = _bits(np.array([share * mine / every, share * (1 - mine) / (1 - every)]))
+        told = float(_bits(np.array(share)) - every * within - (1 - every) * outside)
+        # Of ranges that differ by values that no token has, the widest.
+        if (rank := (round(told, 9), len(values))) > best:
+            best, found = rank, (said, mine, mine / every)
+    return found
 
 
-def _range(
-    ranged: Callable[[int, int], str], of_group: np.ndarray, of_all: np.ndarray, share: float
-) -> tuple[str, float, float]:
-    """The one range of an ordered attribute that tells most about who is in the group, of those it favours."""
-    whole = float(_bits(np.array(share)))
-    best, said, covers, over = (-1.0, 0), "nothing found", 0.0, 1.0
-    for a in range(len(of_all)):
-        for b in range(a, len(of_all)):
-            inside, every = float(of_group[a : b + 1].sum()), float(of_all[a : b + 1].sum())
-            if not 0 < every < 1 or inside < every:
-                continue
-            within, outside = _bits(np.array([share * inside / every, share * (1 - inside) / (1 - every)]))
-            told = whole - every * float(within) - (1 - every) * float(outside)
-            # Of ranges that differ by values that no token has, the widest.
-            if (rank := (round(told, 9), b - a)) > best:
-                best, said, covers, over = rank, ranged(a, b), inside, inside / every
-    return said, covers, over
+def _said(values: Sequence[str], order: np.ndarray, cut: int) -> str:
+    few = cut <= _MOST
+    names = [values[v] for v in (order[:cut] if few else order[cut:])]
+    listed = f"{', '.join(names[:-1])} and {names[-1]}" if len(names) > 1 else names[0]
+    return listed if few else f"all but {listed}"

@@ -27,9 +27,10 @@ from focus_core.tags import UNIVERSAL
 
 GAINS = ("kmeans", "untrained", "lookup", "frequency", "matched")
 OTHERS = ("kmeans", "untrained")
+COMPARED = ("v_measure", "purity")
 NOTHING = "nothing found"
 BOOTSTRAPS, REPEATS, SEED = 100, 10, 0
-VERSION = 1
+VERSION = 2
 """Of what a layer's part holds: kept parts of another version are not taken."""
 
 
@@ -63,8 +64,9 @@ def report(
         ``layers``: one entry a layer with, for each side, ``{line: {measure: [value, low, high]}}`` as means over
         routers (95 %: sentences drawn with replacement; of chance, the spread of the draws), the paired ``gain`` over a
         baseline, ``named`` (groups by what they are about), and ``stability``, ``looks``. ``routers``: every router's
-        own values. ``groups``: what each group is about (``fields`` and ``rows``). ``tags``: rows and columns of
-        ``looks``, which are the far pairs that groups keep over those there are, queries by keys.
+        own values. ``groups``: what each group is about, a list for every field; see ``summary.group_rows``.
+        ``tags``: rows and columns of ``looks``, which are the far pairs that groups keep over those there are, queries
+        by keys. ``summary``: see ``summary.summary``.
 
     Raises:
         InvalidInput: fewer than two tagged tokens.
@@ -106,7 +108,7 @@ def report(
         "baselines": BASELINES,
         "layers": layers,
         "routers": routers,
-        "groups": {"fields": list(GROUP_FIELDS), "rows": rows},
+        "groups": {name: [row[i] for row in rows] for i, name in enumerate(GROUP_FIELDS)},
         "summary": summary(layers, routers, rows, sides),
     }
 
@@ -184,7 +186,7 @@ class _Scorer:
                 once = [scored(self.cells, each[None], self.weights[:1]) for each in drawn]
                 values = {m: np.concatenate([one[m] for one in once]) for m in MEASURES}
                 found.setdefault(key, []).append({m: np.concatenate([[v.mean()], v]) for m, v in values.items()})
-            now = {key: {m: rounded(found[key][-1][m][0]) for m in ("v_measure", "purity")} for key in found}
+            now = {key: {m: rounded(found[key][-1][m][0]) for m in COMPARED} for key in found}
             beside = {f"{key}_v_measure": now[key]["v_measure"] for key in ("kmeans", "frequency") if key in now}
             own.append(now["groups"] | beside)
         means = {key: {m: np.mean([e[m] for e in each], axis=0) for m in MEASURES} for key, each in found.items()}
@@ -194,18 +196,16 @@ class _Scorer:
 def _layer(lines: dict[str, dict[str, np.ndarray]]) -> dict[str, Any]:
     entry: dict[str, Any] = {}
     for key, values in lines.items():
-        entry[key] = {m: _with_interval(v) for m, v in values.items()}
+        entry[key] = {m: _with_interval(v) for m, v in values.items() if key == "groups" or m in COMPARED}
     entry["gain"] = {
-        key: {m: _with_interval(lines["groups"][m] - lines[key][m]) for m in ("v_measure", "purity")}
-        for key in GAINS
-        if key in lines
+        key: {m: _with_interval(lines["groups"][m] - lines[key][m]) for m in COMPARED} for key in GAINS if key in lines
     }
     return entry
 
 
 def _with_interval(values: np.ndarray) -> list[float]:
     low, high = interval(values[None])
-    return [rounded(values[0]), rounded(low[0]), rounded(high[0])]
+    return [rounded(x, 3) for x in (values[0], low[0], high[0])]
 
 
 # ---- what a group is about -----------------------------------------------------------------------------------------
@@ -238,15 +238,11 @@ class _Naming:
             tagged = np.bincount(self.tags[joined[:, g] & (self.tags >= 0)], minlength=len(UNIVERSAL))
             top = [int(w) for w in np.lexsort((-counts[g], -z[g]))[:3] if counts[g, w] and z[g, w] > 0]
             most = int(tagged.argmax())
-            rows.append(
-                [layer, router, side, g, rounded(joined[:, g].mean(), 3), name.attribute, name.says]
-                + [rounded(x, 2) for x in (name.explained, name.covers, name.lift)]
-                + [
-                    rounded(tagged.max() / tagged.sum(), 2) if tagged.sum() else None,
-                    KINDS[most] if tagged.sum() else None,
-                ]
-                + [" ".join(str(self.vocabulary[w]) for w in top)]
-            )
+            purity = (rounded(tagged.max() / tagged.sum(), 2), KINDS[most]) if tagged.sum() else (None, None)
+            about = name.attribute, name.says, rounded(name.explained, 2), rounded(name.covers, 2)
+            words = " ".join(str(self.vocabulary[w]) for w in top)
+            share = rounded(joined[:, g].mean(), 3)
+            rows.append([layer, router, side, g, share, *about, rounded(name.lift, 1), *purity, words])
         return rows
 
 

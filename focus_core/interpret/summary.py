@@ -46,6 +46,11 @@ def summary(
     """Means over layers, counts of layers that pass, and groups by what they are about: what is quoted."""
     field = {name: i for i, name in enumerate(GROUP_FIELDS)}
     found: dict[str, Any] = {"layers": len(layers)}
+
+    def mean(side: str, line: str) -> dict[str, float]:
+        there = layers[0][side][line]
+        return {m: rounded(np.mean([entry[side][line][m][0] for entry in layers])) for m in MEASURES if m in there}
+
     for side in sides:
         mine = [row for row in rows if row[field["side"]] == side]
         lines = [key for key in ("groups", *BASELINES) if key in layers[0][side]]
@@ -53,7 +58,7 @@ def summary(
         purity = np.array([row[field["purity"]] or 0 for row in mine])
         best = max(layers, key=lambda entry: entry[side]["groups"]["v_measure"][0])
         found[side] = {
-            "mean": {k: {m: rounded(np.mean([e[side][k][m][0] for e in layers])) for m in MEASURES} for k in lines},
+            "mean": {line: mean(side, line) for line in lines},
             "layers_above": {
                 k: sum(e[side]["gain"][k]["v_measure"][1] > 0 for e in layers) for k in layers[0][side]["gain"]
             },
@@ -93,6 +98,12 @@ def _same_tag(rows: list[list[Any]], field: Mapping[str, int]) -> dict[str, floa
         "chance": rounded(sum(a[t] * b[t] for t in a) / n**2),
         "groups": len(pairs),
     }
+
+
+def group_rows(document: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """What each group of a report is about: one entry of ``GROUP_FIELDS`` a group."""
+    columns = document["groups"]
+    return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
 
 def rounded(value: Any, digits: int = _DIGITS) -> float:

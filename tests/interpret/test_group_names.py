@@ -16,7 +16,7 @@ from focus_core.interpret.names import columns, explained, names
 from focus_core.interpret.parts import KINDS, align, tagged_parts
 from focus_core.interpret.report import report
 from focus_core.interpret.sample import Piece, join, members
-from focus_core.interpret.summary import GROUP_FIELDS
+from focus_core.interpret.summary import GROUP_FIELDS, group_rows
 from focus_core.tags import UNIVERSAL
 from tests.app.synthetic import split
 
@@ -97,6 +97,15 @@ def test_a_group_of_a_repeated_a_long_or_a_rare_token_is_found(sample):
     group = np.where(known["token length"].codes >= 4, 1, 2)
     found = named(sample, group)
     assert (found[1].attribute, found[1].says) == ("token length", "6 characters and more")
+
+
+def test_a_group_may_be_all_but_something(sample):
+    tags = sample.parts.all_pieces
+    group = np.where((tags == NOUN) | (tags < 0), 0, 1)
+    found = named(sample, group)
+    assert found[0].says in ("nouns and white space", "white space and nouns")
+    assert found[1].says in ("all but nouns and white space", "all but white space and nouns")
+    assert found[1].covers == 1
 
 
 def test_what_an_attribute_explains_is_mutual_information_over_entropy(sample, planted):
@@ -221,10 +230,10 @@ def test_a_report_finds_the_layer_with_grammar_and_no_other(sample, planted, rep
     assert (good["layer"], bad["layer"]) == (2, 5)
     use = (sample.position >= SINKS) & (sample.parts.tags >= 0)
     v = metrics.v_measure_score(sample.parts.tags[use], planted[use])
-    assert good["keys"]["groups"]["v_measure"][0] == pytest.approx(v, abs=1e-4)
+    assert good["keys"]["groups"]["v_measure"][0] == pytest.approx(v, abs=1e-3)
     assert v == pytest.approx(metrics.normalized_mutual_info_score(sample.parts.tags[use], planted[use]))
     table = metrics.cluster.contingency_matrix(sample.parts.tags[use], planted[use])
-    assert good["keys"]["groups"]["purity"][0] == pytest.approx(table.max(0).sum() / use.sum(), abs=1e-4)
+    assert good["keys"]["groups"]["purity"][0] == pytest.approx(table.max(0).sum() / use.sum(), abs=1e-3)
     assert good["keys"]["kmeans"]["v_measure"][0] == bad["keys"]["groups"]["v_measure"][0]
     for line in ("frequency", "matched", "shuffled", "random"):
         assert good["keys"]["groups"]["v_measure"][0] > good["keys"][line]["v_measure"][0] + 0.1
@@ -249,8 +258,8 @@ def test_a_report_says_how_stable_the_groups_are_and_what_is_looked_for(reported
 
 
 def test_a_reports_groups_have_every_field_and_their_words(reported):
-    rows = [dict(zip(reported["groups"]["fields"], row, strict=True)) for row in reported["groups"]["rows"]]
-    assert tuple(reported["groups"]["fields"]) == GROUP_FIELDS
+    rows = group_rows(reported)
+    assert tuple(reported["groups"]) == GROUP_FIELDS
     assert len(rows) == 2 * 2 * K
     nouns = next(r for r in rows if (r["layer"], r["side"], r["group"]) == (2, "keys", 1))
     assert (nouns["about"], nouns["says"], nouns["tag"]) == ("part of speech", "nouns", KINDS[NOUN])
