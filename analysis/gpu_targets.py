@@ -283,7 +283,7 @@ def _memory(target: Target, rows: list[Row]) -> Outcome:
 
 
 def _models(target: Target, rows: list[Row]) -> Outcome:
-    found = [row for row in rows if row.method == "model" and row["phase"] is not None]
+    found = [row for row in rows if row.method == "model" and row["phase"] in ("prefill", "decode")]
     asked = {(row["model"], row["phase"], row["tokens"]) for row in found}
     if not found:
         return Outcome(target, UNMEASURED, NONE)

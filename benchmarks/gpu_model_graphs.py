@@ -27,6 +27,7 @@ from focus_core.retrofit import retrofit
 from focus_core.variants.dense import Dense
 
 PHASE = "decode as a graph"
+OWN = "Triton, length read on the device"
 WARM = 3
 """Steps that are not counted: the first runs launch by launch, the second captures."""
 AS_DENSE = 3.0
@@ -40,11 +41,11 @@ class DenseBy(Dense):
     """Dense attention whose step is computed by a given kernel."""
 
     name = ""
-    kernel: str = "own"
+    kernel: str = OWN
 
     def attend(self, call: Any) -> Any:
         """See Variant.attend."""
-        if call.steps is None or self.kernel == "own":
+        if call.steps is None or self.kernel == OWN:
             return super().attend(call)
         return STEPS[self.kernel](call)
 
@@ -82,8 +83,8 @@ def _fixed(call: Any) -> Any:
         )
 
 
-STEPS = {"fa2 by length on the device": _fa2, "fa2 over a fixed length": _fixed}
-DENSE = ("own", *STEPS)
+STEPS = {"FlashAttention-2, length read on the device": _fa2, "FlashAttention-2, one fixed length": _fixed}
+DENSE = (OWN, *STEPS)
 
 
 @contextmanager
