@@ -158,8 +158,8 @@ def _models(rows: list[Row], runs: Runs) -> list[str]:
         where = (f"{row['model']}, {row['weights']} weights", row["positions"], row["phase"], f"{row['tokens']:,}", by)
         lines.append((*where, sig3(row.median("ms")), percent(row["attention_share"]), *ratios, peak, runs.mark(row)))
     said = (
-        "Batch 1, bf16, eager, one forward a token as `generate` does; no CUDA graph unless said. Attention's time is by "
-        "events around it in the same runs, routing included; of a graph, what leaving attention out saves. Kernel "
+        "Batch 1, bf16, eager, one forward a token as `generate` does; no CUDA graph unless said. Attention's time is "
+        "by events around it in the same runs, routing included; of a graph, what leaving attention out saves. Kernel "
         "ratios are not serving ratios: both stand here.\n"
     )
     left = sorted(
