@@ -93,7 +93,7 @@ _SCORING = (
 )
 _WAITING = "barrier_wait_cluster(sent, (i / SLOTS) & 1);\n      if (thread == 0) barrier_expect(sent, SENT);\n"
 _WEIGHTING = "for (int k = 0; k < TILE; k += 16)"
-_SENDING = "for (int to = lane / 4 / OWN * 4 + lane % 4; to < CLUSTER; to += EACH)"
+_SENDING = "const int to = n + lane / 4 / OWN * 4 + lane % 4;\n        if (to >= CLUSTER) continue;"
 _NO_WEIGHTS = {_WEIGHTING: _WEIGHTING.replace("TILE", "0")}
 _NO_SCORES = {_SCORING: _SCORING.replace("i = 0", "i = tiles"), _WAITING: ""}
 PIPELINE = Way(
@@ -110,7 +110,7 @@ PIPELINE = Way(
         "all but copies": _NO_SCORES | _NO_WEIGHTS,
         "other blocks": {
             "SENT = HEADS * (": "SENT = OWN * (",
-            _SENDING: "for (int to = rank; to == rank && lane % 4 == 0 && lane < OWN * 4; to += CLUSTER)",
+            _SENDING: "const int to = rank;\n        if (n > 0 || lane % 4 > 0 || lane >= OWN * 4) continue;",
         },
         "angles": {"if (TURNED && i + 1 < tiles) angles(begin + i + 1)": ""},
     },

@@ -131,8 +131,8 @@ INLINE void barrier_pass(u32 at, u32 parity) {
   while (true) {
     if (WIDE)
       asm volatile(
-          "{.reg .pred p;\nmbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 p, [%1], %2;\n"
-          "selp.u32 %0, 1, 0, p;}"
+          "{.reg .pred p;\nmbarrier.try_wait.parity.relaxed.cluster.shared::cta.b64 p, [%1], %2;\n"
+          "selp.u32 %0, 1, 0, p;\n@p fence.acquire.sync_restrict::shared::cluster.cluster;}"
           : "=r"(done)
           : "r"(at), "r"(parity)
           : "memory");
@@ -150,7 +150,7 @@ INLINE void barrier_pass(u32 at, u32 parity) {
   }
 }
 INLINE void barrier_wait(u32 at, u32 parity) { barrier_pass<false>(at, parity); }
-// For what other blocks of the cluster sent.
+// For what other blocks of the cluster sent. The fence is for shared memory alone: one for all empties the L1 cache.
 INLINE void barrier_wait_cluster(u32 at, u32 parity) { barrier_pass<true>(at, parity); }
 INLINE void copy(u32 to, const u16* from, u32 bytes, u32 barrier) {
   asm volatile(

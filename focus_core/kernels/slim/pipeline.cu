@@ -156,7 +156,10 @@ extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THR
       u32 eight[4];
 #pragma unroll
       for (int n = 0; n < 4; n++) eight[n] = lane_of(both, lane / 4 * 4 + n);
-      for (int to = lane / 4 / OWN * 4 + lane % 4; to < CLUSTER; to += EACH) {
+#pragma unroll
+      for (int n = 0; n < CLUSTER; n += EACH) {
+        const int to = n + lane / 4 / OWN * 4 + lane % 4;
+        if (to >= CLUSTER) continue;
         send(memory + P_AT + (slot * LINES + line) * LINE + mine * 16, to, eight, sent);
         if (mine == 0) send(memory + F_AT + (slot * LINES + line) * 4, to, bits(shrink), sent);
       }
