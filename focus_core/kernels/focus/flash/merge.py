@@ -6,12 +6,14 @@ import torch
 import triton
 import triton.language as tl
 
+from focus_core.kernels.focus.triton.launch import ready
 from focus_core.kernels.focus.triton.near_pass import SortedPart
 from focus_core.kernels.focus.triton.tiles import cover, padded
 
 _ROWS = 64
 
 
+@ready
 @triton.jit(do_not_specialize=["queries", "keys", "heads", "routers", "rows"])
 def _merge(
     OUT, LSE, PART, PART_LSE, SPOT, GROUP, OVER, queries, keys, heads, routers, rows,

@@ -6,6 +6,7 @@ import torch
 import triton
 import triton.language as tl
 
+from focus_core.kernels.focus.triton.launch import ready
 from focus_core.kernels.focus.triton.tiles import cover, padded
 
 
@@ -16,6 +17,7 @@ def _move(FROM, TO, there, some, D: tl.constexpr, DP: tl.constexpr):
     tl.store(TO[:, None] + d, x, mask=there[:, None] & (d < D))
 
 
+@ready
 @triton.jit(do_not_specialize=["keys", "queries"])
 def _scatter(
     Q, K, V, QUERIES, KEYS, VALUES, QUERY_SPOT, KEY_SPOT, GROUP, qb, qh, qt, kb, kh, kt, vb, vh, vt,

@@ -8,6 +8,7 @@ import torch
 import triton
 import triton.language as tl
 
+from focus_core.kernels.focus.triton.launch import ready
 from focus_core.kernels.focus.triton.tiles import Scores, Tile, block_step, cover, dot_precision, padded
 
 _SINKS = 16
@@ -23,6 +24,7 @@ def _keys(K, V, n, low, high, kt, vt, D: tl.constexpr, DV: tl.constexpr, DP: tl.
     return k, v
 
 
+@ready
 @triton.jit(do_not_specialize=["queries", "keys", "window", "sinks", "skip", "rows"])
 def _near_pass(
     Q, K, V, OUT, LSE, PART, PART_LSE, QUERY_BITS, FIRST, OVER, SPOT, GROUP,
