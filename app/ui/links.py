@@ -33,6 +33,8 @@ _NAMES = {
     "compare_text": "text of the perplexity",
     "compare_tab": "tab",
     "compare_gpu": "picture",
+    "compare_prompt": "prompt",
+    "compare_behind": "choice of the passage",
     "claims_one": "claim",
     "claims_method": "method",
     "claims_verdict": "verdict",

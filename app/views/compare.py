@@ -5,14 +5,14 @@ from __future__ import annotations
 import streamlit as st
 
 from app.ui import comparisons, links, recorded
-from app.ui.compare import back, choose, gpu, measure, support
+from app.ui.compare import back, choose, forgotten, gpu, measure, support
 from app.ui.guard import plain
 from app.ui.view import Needs, Page, View
 
 PART = "compare_view"
-CHOOSE, MEASURE, GPU = PARTS = ("Choose", "Measure", "On a GPU")
+CHOOSE, MEASURE, FORGOTTEN, GPU = PARTS = ("Choose", "Measure", "What is forgotten", "On a GPU")
 _OF_CHOOSE = (choose.CONTEXT, choose.BATCH, choose.CARD, choose.RANK, choose.NUMBERS, choose.DEVICE, choose.TEXT)
-_OF_OTHERS = (*_OF_CHOOSE, gpu.PICTURE)
+_OF_OTHERS = (*_OF_CHOOSE, *forgotten.keys(), gpu.PICTURE)
 
 
 def render(page: Page) -> None:
@@ -26,13 +26,14 @@ def render(page: Page) -> None:
     _part_from_link(notices)
     choose.from_link(recorded.lines(), notices)
     measure.from_link(page, options, notices)
+    forgotten.from_link(page, notices)
     gpu.from_link(notices)
     links.show_notices([*page.notices, *(n for n in links.keep_notices(notices) if n not in page.notices)])
 
     def say(words: str) -> None:
         sentence.markdown(f"#### {plain(words)}")
 
-    first, second, third = st.tabs(PARTS, key=PART, on_change="rerun")
+    first, second, third, fourth = st.tabs(PARTS, key=PART, on_change="rerun")
     if first.open:
         with first:
             choose.render(page, every, facts, say)
@@ -42,6 +43,9 @@ def render(page: Page) -> None:
             _elsewhere(support.unavailable(page, facts))
     if third.open:
         with third:
+            forgotten.render(page, say)
+    if fourth.open:
+        with fourth:
             gpu.render(page, say)
     _part_to_link()
     back.in_one_step()

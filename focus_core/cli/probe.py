@@ -11,8 +11,7 @@ from focus_core.cli.options import add_model, add_variant, choose_variant, load,
 from focus_core.cli.output import bar, rows, settings_text, stop_request, write_json
 from focus_core.errors import InvalidInput
 
-_AT_ONCE = 1024
-"""Tokens that a part reads at once, at most: its cost grows with their number, not with their square."""
+_FLOPS_CORE, _FLOPS_CARD = 7e10, 2e13
 SUMMARY = "probe what a model can still do: other texts, minimal pairs, needles, instructions, refusal"
 
 
@@ -125,20 +124,19 @@ def _say_cost(args: argparse.Namespace, todo: list[Any], variant: Any) -> None:
     """What the run will take, before anything is loaded; nothing where the model's size is not known yet."""
     import os
 
-    from focus_core.handlers._requests import forward_seconds
-    from focus_core.jobs.costs import Host, say_seconds
+    from focus_core.jobs.costs import say_count, say_seconds
     from focus_core.models.shapes import shape_of
 
     shape = shape_of(args.model)
     if shape is None:
         return
-    host = Host(device=args.device or "cpu", cores=int(os.environ.get("OMP_NUM_THREADS") or os.cpu_count() or 1))
-    passes = {"texts": 1.0 if variant.name == "dense" and not args.adapter else 2.0}
-    seconds = 0.0
-    for unit in todo:
-        length = min(unit.tokens, _AT_ONCE)
-        seconds += passes.get(unit.task, 1.0) * unit.tokens / length * forward_seconds(shape, length, host)
-    where = "one GPU" if host.device.startswith("cuda") else f"{host.cores} cores"
+    cores = int(os.environ.get("OMP_NUM_THREADS") or os.cpu_count() or 1)
+    card = str(args.device or "").startswith("cuda")
+    # Beside a variant dense reads the other texts too.
+    alone = variant.name == "dense" and not args.adapter
+    tokens = sum(unit.tokens * (2 if unit.task == "texts" and not alone else 1) for unit in todo)
+    seconds = 2.0 * (shape.inner + shape.vocab * shape.hidden) * tokens / (_FLOPS_CARD if card else _FLOPS_CORE * cores)
+    where = "a GPU" if card else say_count(cores, "cores")
     print(f"{len(todo)} parts, about {say_seconds(seconds)} on {where}.", file=sys.stderr, flush=True)
 
 

@@ -26,6 +26,10 @@ class CompareEngine(fake.FakeEngine):
         if kind == "compare" and job.error is None:
             rows = result_of(request)["rows"][: int(os.environ.get(STOP_AFTER, "3"))]
             job.partial = [{"about": result_of(request)["about"]}, *({"row": r} for r in rows)]
+        if kind == "ask" and job.error is None:
+            found = answered(request)
+            begun = {**found["rows"][0], "reply": "1. App", "complete": False}
+            job.partial = [{"about": found["about"]}, {"row": begun}]
         if kind == "match" and job.error is None:
             found = matched(request)
             job.partial = [{"about": found["about"]}, *({"row": r} for r in found["rows"][:1])]
@@ -43,6 +47,8 @@ class CompareEngine(fake.FakeEngine):
     def _work(self, kind: str, request: dict[str, Any]) -> dict[str, Any]:
         if kind == "match":
             return matched(request)
+        if kind == "ask":
+            return answered(request)
         return result_of(request) if kind == "compare" else super()._work(kind, request)
 
 
@@ -71,6 +77,25 @@ def result_of(request: dict[str, Any]) -> dict[str, Any]:
         for share in (r["kept_pairs"] if r["variant"] == "dense" else r["kept_pairs"] * (256 / n) ** 0.5,)
     ]
     return {"about": about, "rows": rows, "complete": True}
+
+
+def answered(request: dict[str, Any]) -> dict[str, Any]:
+    """A reply of every model that an ``ask`` request names; the last one's leaves dense's."""
+    entries = request["entries"]
+    rows = [
+        {
+            **{k: entry[k] for k in ("variant", "adapter", "label")},
+            "key": json.dumps([entry["variant"], entry["config"], entry["adapter"]]),
+            "reply": "1. Apple\n2. Pear\n3. " + ("<b>Plum</b>" if entry is entries[-1] else "Fig"),
+            "prompt_tokens": 300 if request["passage"] else 50,
+            "dense_by_definition": entry["variant"] != "dense" and not request["passage"],
+            "complete": True,
+        }
+        for entry in entries
+    ]
+    passage = "A passage." if request["passage"] else ""
+    about = {"prompt": request["prompt"], "passage": passage, "weights": {"before": "a1" * 32, "after": "a1" * 32}}
+    return {"about": {**about, "environment": comparison()["about"]["environment"]}, "rows": rows, "complete": True}
 
 
 def matched(request: dict[str, Any]) -> dict[str, Any]:

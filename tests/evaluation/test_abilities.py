@@ -29,14 +29,17 @@ TEMPLATE = "{% for m in messages %}<{{ m['content'] }}>{% endfor %}"
 
 @pytest.fixture(scope="module")
 def loaded():
-    model, tokenizer = tiny_model(max_position_embeddings=4096), copy.deepcopy(tiny_tokenizer())
+    model, tokenizer = (
+        tiny_model(layers=2, heads=3, kv_heads=1, max_position_embeddings=4096),
+        copy.deepcopy(tiny_tokenizer()),
+    )
     tokenizer.chat_template = TEMPLATE
     return Loaded(model, tokenizer, facts_of(model), "tiny")
 
 
 @pytest.fixture(scope="module")
 def router(loaded):
-    config = RouterConfig(layers=3, hidden_size=144, groups=4, dim=8, seed=3)
+    config = RouterConfig(layers=2, hidden_size=48, groups=4, dim=8, seed=3)
     return Router(config).requires_grad_(False)
 
 
@@ -136,7 +139,9 @@ def test_replies_of_a_batch_are_those_of_each_prompt_alone(loaded, router):
     assert heard[-1] == (0, together[0])
 
 
-def test_a_probe_measures_resumes_and_leaves_the_weights(loaded, router):
+def test_a_probe_measures_resumes_and_leaves_the_weights(loaded, router, monkeypatch):
+    few = {kind: asked[:2] for kind, asked in chat.prompts().items()}
+    monkeypatch.setattr(chat, "prompts", lambda: few)
     sizes = Sizes(pairs=3, passage=24, lengths=(640,), haystacks=2, reply=3, context=32, windows=2)
     variant = make("focus", {"groups": 4, "window": 8, "sinks": 1})
     kept, said = [], []

@@ -112,8 +112,8 @@ def probe(
         "tasks": [task for task in TASKS if task in tasks],
         "sizes": dataclasses.asdict(sizes),
         "rows": rows_of(todo, done, variant),
-        "outcomes": _outcomes(todo, done),
-        "replies": _replies(todo, done),
+        "outcomes": outcomes_of(todo, done),
+        "replies": replies_of(todo, done),
         "weights": {**weights, "same": len(set(weights.values())) == 1, "tensors": len(held), "logits_change": change},
         "device": str(loaded.model.device),
         "notes": notes,
@@ -177,13 +177,13 @@ def _found(asked: Sequence[dict[str, Any]]) -> dict[str, Any]:
     return {"exact": exact["right"], "exact_low": exact["low"], "exact_high": exact["high"], **mean}
 
 
-def _outcomes(todo: Iterable[Unit], done: dict[str, Any]) -> dict[str, str]:
+def outcomes_of(todo: Iterable[Unit], done: dict[str, Any]) -> dict[str, str]:
     """Of every unit one character an item, 1 where it counts."""
     found = {unit.name: _judged(done[unit.name]) for unit in todo}
     return {name: "".join("1" if good else "0" for good, _ in items) for name, items in found.items() if items}
 
 
-def _replies(todo: Iterable[Unit], done: dict[str, Any]) -> list[dict[str, Any]]:
+def replies_of(todo: Iterable[Unit], done: dict[str, Any]) -> list[dict[str, Any]]:
     """What was said; of replies to harmful requests no more than how they begin."""
     found = []
     for unit in todo:

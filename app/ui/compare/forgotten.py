@@ -1,0 +1,148 @@
+"""The tab of what adapting a model gains and forgets: recorded probes, and one prompt answered side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pandas as pd
+import streamlit as st
+
+from analysis import forgetting as words
+from analysis.forgetting_figures import gain_and_loss
+from app.ui import recorded
+from app.ui.badges import badge
+from app.ui.compare import answers
+from app.ui.figure import plot
+from app.ui.guard import plain
+from app.ui.view import Page
+
+TRY = "compare_forgotten_try"
+
+
+def from_link(page: Page, notices: list[str]) -> None:
+    """Take the prompt and its answers from the opening link."""
+    answers.from_link(page, notices)
+
+
+def render(page: Page, say: Callable[[str], None]) -> None:
+    """Draw the tab.
+
+    Args:
+        page: the page.
+        say: draws the page's sentence.
+    """
+    documents = recorded.documents("probe-")
+    dense, others = words.arms([d for d in documents if d.get("model") == page.model] or documents)
+    say(words.answer(dense, others))
+    if dense is not None:
+        _origin(page, dense, others)
+        plot(
+            gain_and_loss(dense, others),
+            key="compare_forgotten",
+            alt="For each ability, how much better or worse than dense each adapted model is, with 95 % intervals.",
+            name="What is gained and what is forgotten",
+            rows=lambda: pd.DataFrame(words.table(dense, others)),
+            note=_note(dense),
+        )
+        st.caption(
+            "Above the line what was trained on, below it all else: perplexities in %, shares in points, with 95 % "
+            f"intervals of the difference on the same items. Long is behind a passage of {dense['sizes']['passage']} "
+            "tokens. Hollow marks fit into the window and the first tokens, where Focus is dense attention by "
+            "definition: they could not change."
+        )
+    answers.render(page)
+    if dense is not None:
+        _details(dense, others)
+    _explain(page)
+
+
+def _origin(page: Page, dense: dict[str, Any], others: list[dict[str, Any]]) -> None:
+    commands = " · ".join(f"{d.get('command')} (data/results/{d.get('file')})" for d in (dense, *others))
+    with st.container(horizontal=True, vertical_alignment="center", gap="small"):
+        badge("recorded", commands)
+        st.caption(plain(_note(dense)), help=plain(commands))
+        if dense["model"] != page.model:
+            st.caption(f"Of {plain(dense['model'])}: nothing has been recorded for {plain(page.model)}.")
+        same = all(d["weights"]["same"] and d["weights"]["logits_change"] == 0 for d in (dense, *others))
+        hashes = {d["weights"][when][:8] for d in (dense, *others) for when in ("before", "after")}
+        if same and len(hashes) == 1:
+            st.caption(
+                f":material/fingerprint: The model's own weights were the same before and after every one: "
+                f"{hashes.pop()}",
+                help="SHA-256 of all parameters and buffers, before a retrofit, inside it and after it was taken out.",
+            )
+
+
+def _note(document: dict[str, Any]) -> str:
+    where = document["environment"]
+    return f"{document['model']}, {document['dtype']}, {where['device']}, {str(where['time'])[:10]}"
+
+
+def _details(dense: dict[str, Any], others: list[dict[str, Any]]) -> None:
+    with st.expander("All figures", icon=":material/table:"):
+        st.dataframe(
+            pd.DataFrame(words.table(dense, others)),
+            hide_index=True,
+            key="compare_forgotten_table",
+            column_config={"What": st.column_config.TextColumn(pinned=True, width=230)},
+        )
+    with st.expander("Grammar, phenomenon by phenomenon", icon=":material/spellcheck:"):
+        where = st.segmented_control(
+            "Sentences",
+            [words.BEHIND, words.BARE],
+            default=words.BEHIND,
+            required=True,
+            key="compare_forgotten_where",
+            format_func={words.BEHIND: "Behind a passage", words.BARE: "Alone"}.get,
+            label_visibility="collapsed",
+        )
+        pairs = words.parts(dense, others, "pairs", where or words.BEHIND)
+        st.dataframe(pd.DataFrame(pairs), hide_index=True, key="compare_forgotten_pairs")
+        st.caption("Pairs that a model gets right, with Wilson's 95 % interval. They are generated.")
+    lengths = sorted({r["where"] for r in dense["rows"] if r["task"] == "needle"}, key=int)
+    if lengths:
+        with st.expander("Needles, depth by depth", icon=":material/search:"):
+            length = st.segmented_control(
+                "Tokens",
+                lengths,
+                default=lengths[-1],
+                required=True,
+                key="compare_forgotten_length",
+                format_func=lambda n: f"{int(n):,} tokens",
+                label_visibility="collapsed",
+            )
+            found = words.parts(dense, others, "needle", length or lengths[-1])
+            st.dataframe(pd.DataFrame(found), hide_index=True, key="compare_forgotten_needles")
+            st.caption("A depth of 0.1 is near the beginning, farthest from the question.")
+    with st.expander("The weights' hashes", icon=":material/fingerprint:"):
+        st.dataframe(pd.DataFrame(words.hashes(dense, others)), hide_index=True, key="compare_forgotten_hashes")
+        st.caption(
+            "A retrofit never writes to the model: taken out, it gives the same logits bit for bit. That the weights "
+            "are kept says nothing of what is computed while it is inside."
+        )
+
+
+def _explain(page: Page) -> None:
+    with st.expander("What am I looking at?", icon=":material/help:"):
+        st.markdown(
+            "Each adapter was trained on the same five novels; the base model stays as it was. A mark at the right of "
+            "zero does something better than the untouched model, one at the left has forgotten it. A prompt that "
+            "fits into Focus's window tells nothing of Focus, so most tests stand behind a passage that is longer."
+        )
+        st.latex(
+            r"\text{better} = 1 - \frac{\text{PPL}}{\text{PPL}_\text{dense}} \quad\text{or}\quad "
+            r"\frac{\#\{\text{won}\} - \#\{\text{lost}\}}{n}"
+        )
+        st.button(
+            "Try: one prompt, behind a passage",
+            key=TRY,
+            icon=":material/lightbulb:",
+            on_click=answers.set_prompt,
+            args=("fruits", True),
+        )
+
+
+def keys() -> tuple[str, ...]:
+    """Parameters of the address that are this tab's."""
+    return (answers.PROMPT, answers.BEHIND, f"{answers.RUN.slot}_run")
