@@ -30,7 +30,7 @@ OTHERS = ("kmeans", "untrained")
 COMPARED = ("v_measure", "purity")
 NOTHING = "nothing found"
 BOOTSTRAPS, REPEATS, SEED = 100, 10, 0
-VERSION = 2
+VERSION = 3
 """Of what a layer's part holds: kept parts of another version are not taken."""
 
 
@@ -109,7 +109,7 @@ def report(
         "layers": layers,
         "routers": routers,
         "groups": {name: [row[i] for row in rows] for i, name in enumerate(GROUP_FIELDS)},
-        "summary": summary(layers, routers, rows, sides),
+        "summary": summary(layers, rows, sides),
     }
 
 
@@ -236,13 +236,13 @@ class _Naming:
         rows = []
         for g, name in enumerate(found):
             tagged = np.bincount(self.tags[joined[:, g] & (self.tags >= 0)], minlength=len(UNIVERSAL))
-            top = [int(w) for w in np.lexsort((-counts[g], -z[g]))[:3] if counts[g, w] and z[g, w] > 0]
+            top = [int(w) for w in np.lexsort((-counts[g], -z[g]))[:2] if counts[g, w] and z[g, w] > 0]
             most = int(tagged.argmax())
             purity = (rounded(tagged.max() / tagged.sum(), 2), KINDS[most]) if tagged.sum() else (None, None)
             about = name.attribute, name.says, rounded(name.explained, 2), rounded(name.covers, 2)
             words = " ".join(str(self.vocabulary[w]) for w in top)
             share = rounded(joined[:, g].mean(), 3)
-            rows.append([layer, router, side, g, share, *about, rounded(name.lift, 1), *purity, words])
+            rows.append([layer, router, side, g, share, *about, *purity, words])
         return rows
 
 

@@ -32,7 +32,6 @@ GROUP_FIELDS = (
     "says",
     "explained",
     "covers",
-    "lift",
     "purity",
     "tag",
     "words",
@@ -40,9 +39,7 @@ GROUP_FIELDS = (
 _DIGITS = 4
 
 
-def summary(
-    layers: list[dict[str, Any]], routers: list[dict[str, Any]], rows: list[list[Any]], sides: tuple[str, ...]
-) -> dict[str, Any]:
+def summary(layers: list[dict[str, Any]], rows: list[list[Any]], sides: tuple[str, ...]) -> dict[str, Any]:
     """Means over layers, counts of layers that pass, and groups by what they are about: what is quoted."""
     field = {name: i for i, name in enumerate(GROUP_FIELDS)}
     found: dict[str, Any] = {"layers": len(layers)}
