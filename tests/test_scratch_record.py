@@ -47,6 +47,9 @@ def test_the_table_tells_means_and_spreads(tmp_path):
     results(tmp_path, tmp_path / "work")
     record = scratch.pack(tmp_path, ROOT / scratch.PLAN, tmp_path / "work")
     rows = {line.split(" | ")[0]: line for line in scratch.table(record).splitlines()}
+    dense = record["lines"][0]
+    assert dense["persuasion"] == {"mean": 51.0, "sd": 1.0}
+    assert (dense["distance"], dense["seeds"], dense["set"]) == (512, 3, "served")
     copied = "50.0 ± 0.0 % (12.5 %) | 0.900 ± 0.100 | 0.900 ± 0.100 |"
     assert rows["| dense"] == f"| dense | 3 | 25.0 % | 51.00 ± 1.00 | 51.00 ± 1.00 | 70.12 ± 0.00 | {copied}"
     assert rows["| short-24"].startswith("| short-24 | 1 | 25.0 % | 50.00 | 50.00 | 70.12 | 50.0 % (12.5 %) | 1.000 |")

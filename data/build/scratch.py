@@ -48,7 +48,7 @@ def pack(results: Path, plan: Path = PLAN, work: Path = Path("build/experiments"
         "time": (environment or {}).get("time"),
         "not_made": missing,
     }
-    return about | {"runs": runs}
+    return about | {"lines": lines(runs), "runs": runs}
 
 
 def _run(
@@ -75,9 +75,56 @@ def _short(value: Any) -> Any:
     return float(f"{value:.6g}") if isinstance(value, float) else value
 
 
+def lines(runs: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Means over seeds of every line and set of settings, each ``{"mean": m, "sd": s}``, s None for one seed.
+
+    Copies are told of the longest distance, hidden pairs as means over depths; ``saved`` is in nats a token, against
+    the control.
+    """
+    far = max((where for run in runs for one in run[RECALL] for where in one["text"]), key=int, default="")
+    found = []
+    for name in dict.fromkeys(run["line"] for run in runs):
+        own = [run for run in runs if run["line"] == name]
+        for label in dict.fromkeys(one["set"] for run in own for one in run["measured"]):
+            found.append(_line(name, label, own, far))
+    return found
+
+
+def _line(name: str, label: str, runs: list[dict[str, Any]], far: str) -> dict[str, Any]:
+    measured = [one for run in runs for one in run["measured"] if one["set"] == label]
+    asked = [one for run in runs for one in run[RECALL] if one["set"] == label]
+
+    def of(text: str, field: str) -> dict[str, Any]:
+        return _spread([one[field] for one in measured if one["text"] == text])
+
+    return {
+        "line": name,
+        "set": label,
+        "seeds": len(runs),
+        "served": all(one["served"] for one in measured),
+        "kept_pairs": of("persuasion", "kept_pairs"),
+        "persuasion": of("persuasion", "ppl"),
+        "brown_fiction": of("brown fiction", "ppl"),
+        "dense_persuasion": of("persuasion", "dense_ppl"),
+        "distance": int(far) if far else None,
+        "copied": _spread([one["random"][far]["right"] for one in asked]),
+        "copied_control": _spread([one["random"][far]["right_control"] for one in asked]),
+        "text_saved": _spread([one["text"][far]["control"] - one["text"][far]["nll"] for one in asked]),
+        "pair_saved": _spread(
+            [statistics.fmean(p["control"] - p["nll"] for p in one["pairs"].values()) for one in asked]
+        ),
+    }
+
+
+def _spread(values: list[float]) -> dict[str, Any]:
+    sd = statistics.stdev(values) if len(values) > 1 else None
+    return {"mean": _short(statistics.fmean(values)) if values else None, "sd": _short(sd)}
+
+
 def table(record: dict[str, Any]) -> str:
     """A row for every line, in Markdown: means over seeds, with the standard deviation where there are several."""
-    far = max((where for run in record["runs"] for one in run[RECALL] for where in one["text"]), key=int)
+    rows = record["lines"]
+    far = max((row["distance"] or 0 for row in rows), default=0)
     head = (
         "attention",
         "seeds",
@@ -89,44 +136,31 @@ def table(record: dict[str, Any]) -> str:
         f"text copy, {far} back: nats saved a token",
         "hidden pair: nats saved",
     )
-    rows = []
-    for name in dict.fromkeys(run["line"] for run in record["runs"]):
-        runs = [run for run in record["runs"] if run["line"] == name]
-        labels = dict.fromkeys(one["set"] for run in runs for one in run["measured"])
-        for label in labels:
-            rows.append(_row(name, label, len(labels) > 1, runs, far))
-    lines = [head, tuple("---" for _ in head), *rows]
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
+    told = [head, tuple("---" for _ in head), *(_cells(row, rows) for row in rows)]
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in told)
 
 
-def _row(name: str, label: str, several: bool, runs: list[dict[str, Any]], far: str) -> tuple[str, ...]:
-    measured = [one for run in runs for one in run["measured"] if one["set"] == label]
-
-    def of(text: str, field: str) -> list[float]:
-        return [one[field] for one in measured if one["text"] == text]
-
-    asked = [one for run in runs for one in run[RECALL] if one["set"] == label]
-    kept = of("persuasion", "kept_pairs")
-    copies = [100 * one["random"][far]["right"] for one in asked]
-    control = [100 * one["random"][far]["right_control"] for one in asked]
+def _cells(row: dict[str, Any], rows: list[dict[str, Any]]) -> tuple[str, ...]:
+    several = sum(other["line"] == row["line"] for other in rows) > 1
     return (
-        name + (f", {label}" if several else ""),
-        str(len(runs)),
-        f"{100 * statistics.fmean(kept):.1f} %" if kept else "",
-        _spread(of("persuasion", "ppl")),
-        _spread(of("brown fiction", "ppl")),
-        _spread(of("persuasion", "dense_ppl")),
-        f"{_spread(copies, 1)} % ({statistics.fmean(control):.1f} %)" if copies else "",
-        _spread([one["text"][far]["control"] - one["text"][far]["nll"] for one in asked], 3),
-        _spread([statistics.fmean(p["control"] - p["nll"] for p in one["pairs"].values()) for one in asked], 3),
+        row["line"] + (f", {row['set']}" if several else ""),
+        str(row["seeds"]),
+        _shown(row["kept_pairs"] | {"sd": None}, 1, share=True),
+        _shown(row["persuasion"]),
+        _shown(row["brown_fiction"]),
+        _shown(row["dense_persuasion"]),
+        f"{_shown(row['copied'], 1, share=True)} ({_shown(row['copied_control'] | {'sd': None}, 1, share=True)})",
+        _shown(row["text_saved"], 3),
+        _shown(row["pair_saved"], 3),
     )
 
 
-def _spread(values: list[float], digits: int = 2) -> str:
-    if not values:
-        return ""
-    mean = f"{statistics.fmean(values):.{digits}f}"
-    return mean if len(values) < 2 else f"{mean} ± {statistics.stdev(values):.{digits}f}"
+def _shown(value: dict[str, Any], digits: int = 2, share: bool = False) -> str:
+    if value["mean"] is None:
+        return "not measured"
+    scale, unit = (100, " %") if share else (1, "")
+    numbers = [f"{scale * part:.{digits}f}" for part in (value["mean"], value["sd"]) if part is not None]
+    return " ± ".join(numbers) + unit
 
 
 def section(record: dict[str, Any]) -> str:
