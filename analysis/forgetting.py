@@ -67,18 +67,27 @@ class Change:
 
 
 def arms(documents: Sequence[dict[str, Any]]) -> tuple[dict[str, Any] | None, list[dict[str, Any]]]:
-    """The dense document, and those that were asked the same of the same model in the same number format.
+    """Dense, and what was asked the same of the same model on the same device: of several such sets the largest.
 
     Args:
         documents: what ``probe`` wrote.
+
+    Returns:
+        The dense document, None where there is none; the others, Focus first.
     """
-    found = [d for d in documents if {"rows", "outcomes", "weights", "items"} <= d.keys()]
-    dense = next((d for d in found if d["variant"] == "dense" and not d.get("adapter_name")), None)
-    if dense is None:
-        return None, []
-    same = ("model", "revision", "items", "dtype")
-    others = [d for d in found if d is not dense and all(d[k] == dense[k] for k in same)]
-    return dense, sorted(others, key=lambda d: (d["variant"] != "focus", arm_key(d)))
+    sets: dict[tuple, list[dict[str, Any]]] = {}
+    for document in documents:
+        if {"rows", "outcomes", "weights", "items"} <= document.keys():
+            asked = (document[k] for k in ("model", "revision", "items", "dtype"))
+            sets.setdefault((*asked, document["environment"]["device"]), []).append(document)
+    best: tuple[dict[str, Any] | None, list[dict[str, Any]]] = None, []
+    size = (0, 0)
+    for found in sets.values():
+        dense = next((d for d in found if d["variant"] == "dense" and not d.get("adapter_name")), None)
+        if dense is not None and (own := (len(found), sum(map(len, dense["outcomes"].values())))) > size:
+            others = [d for d in found if d is not dense]
+            best, size = (dense, sorted(others, key=lambda d: (d["variant"] != "focus", arm_key(d)))), own
+    return best
 
 
 def arm_key(document: dict[str, Any]) -> str:
