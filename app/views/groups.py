@@ -23,11 +23,12 @@ TABS = {
     "Map": "map",
     "Groups": "table",
     "Is it grammar?": "agreement",
+    "By layer": "by_layer",
     "Edit": "edit",
     "Train": "train",
     "Collapse": "collapse",
 }
-WITHOUT_ROUTER = ("Train", "Collapse")
+WITHOUT_ROUTER = ("By layer", "Train", "Collapse")
 """Tabs that show every router, or toys of their own."""
 
 

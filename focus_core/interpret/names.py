@@ -20,7 +20,7 @@ significant too, and says nothing."""
 AS_GOOD = 0.95
 """Attributes that reach so much of the best one's share count as good; the one with the fewest values names."""
 SHUFFLES = 20
-_MOST = 3
+_MOST, _RARE = 3, 0.01
 
 
 @dataclass(frozen=True)
@@ -123,7 +123,8 @@ def _values(attribute: Attribute, inside: np.ndarray, total: np.ndarray) -> tupl
     if attribute.ranged is not None:
         splits = [(attribute.ranged(a, b), np.arange(a, b + 1)) for a in range(count) for b in range(a, count)]
     else:
-        there = np.flatnonzero(total)
+        # A value of few tokens can be in the group by chance, and would take a place in its name.
+        there = np.flatnonzero((of_all >= _RARE) | (of_group >= 3 * _RARE))
         order = there[np.argsort(-(inside[there] / total[there]), kind="stable")]
         cuts = {*range(1, _MOST + 1), *range(len(order) - _MOST, len(order))}
         splits = [(_said(attribute.values, order, cut), order[:cut]) for cut in sorted(cuts) if 0 < cut < len(order)]

@@ -30,7 +30,7 @@ OTHERS = ("kmeans", "untrained")
 COMPARED = ("v_measure", "purity")
 NOTHING = "nothing found"
 BOOTSTRAPS, REPEATS, SEED = 100, 10, 0
-VERSION = 3
+VERSION = 5
 """Of what a layer's part holds: kept parts of another version are not taken."""
 
 
@@ -104,7 +104,7 @@ def report(
         "tag_source": sample.parts.source,
         "gold": sample.parts.gold,
         "tags": [KINDS[i] for i in scorer.present],
-        "measures": MEASURES,
+        "measures": {m: MEASURES[m] for m in COMPARED},
         "baselines": BASELINES,
         "layers": layers,
         "routers": routers,
@@ -196,7 +196,7 @@ class _Scorer:
 def _layer(lines: dict[str, dict[str, np.ndarray]]) -> dict[str, Any]:
     entry: dict[str, Any] = {}
     for key, values in lines.items():
-        entry[key] = {m: _with_interval(v) for m, v in values.items() if key == "groups" or m in COMPARED}
+        entry[key] = {m: _with_interval(v) for m, v in values.items() if m in COMPARED}
     entry["gain"] = {
         key: {m: _with_interval(lines["groups"][m] - lines[key][m]) for m in COMPARED} for key in GAINS if key in lines
     }
@@ -241,7 +241,7 @@ class _Naming:
             purity = (rounded(tagged.max() / tagged.sum(), 2), KINDS[most]) if tagged.sum() else (None, None)
             about = name.attribute, name.says, rounded(name.explained, 2), rounded(name.covers, 2)
             words = " ".join(str(self.vocabulary[w]) for w in top)
-            share = rounded(joined[:, g].mean(), 3)
+            share = float(f"{joined[:, g].mean():.2g}")
             rows.append([layer, router, side, g, share, *about, *purity, words])
         return rows
 
