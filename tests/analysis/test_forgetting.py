@@ -89,6 +89,13 @@ def test_the_figure_has_a_mark_for_every_ability_and_hollow_ones_where_nothing_c
     assert gain_and_loss(None, []).layout.annotations
 
 
+def test_a_few_windows_have_students_interval():
+    from scipy.stats import t
+
+    for degrees in (1, 2, 5, 9, 10, 15, 40):
+        assert words.students(degrees) == pytest.approx(t.ppf(0.975, degrees), rel=3e-3)
+
+
 def test_where_a_reply_departs_from_dense():
     assert words.departs("a b c", "a b c").startswith("Word for word")
     assert "for 2 words" in words.departs("a b x", "a b c")

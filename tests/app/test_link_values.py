@@ -28,6 +28,10 @@ PAGES = {
         tuple(f"compare_{n}" for n in ("view", "context", "batch", "card", "rank", "numbers", "device", "text")),
     ),
     "gpu": ({"compare_view": "On a GPU"}, ("compare_gpu",)),
+    "forgotten": (
+        {"compare_view": "What is forgotten"},
+        tuple(f"compare_{n}" for n in ("prompt", "behind", "ask_run")),
+    ),
     "train": (
         {"groups_tab": "Train"},
         (
@@ -59,6 +63,7 @@ PAGES = {
 VIEWS = {
     "choose": "compare",
     "gpu": "compare",
+    "forgotten": "compare",
     "train": "groups",
     "collapse": "groups",
     "paint": "xattention",
@@ -66,7 +71,7 @@ VIEWS = {
     "card": "cache",
 }
 """Pages whose tab is asked for, by the view that has it."""
-HEADLESS = ("groups", "train", "collapse", "compare", "choose", "gpu")
+HEADLESS = ("groups", "train", "collapse", "compare", "choose", "gpu", "forgotten")
 ALL = [
     (page, name)
     for page, (_, own) in PAGES.items()
