@@ -111,5 +111,5 @@ make_environment
 install app "Installing what the app needs: $size." requirements.txt
 install_model
 if [[ $goal == test ]]; then
-    install test "Installing the test tools: about 430 MB." requirements.txt requirements-eval.txt requirements-dev.txt
+    install test "Installing the test tools: about 670 MB." requirements{,-eval,-ray,-dev}.txt
 fi

@@ -15,7 +15,7 @@ FORBIDDEN = {
     "app": {"torch", "transformers", "accelerate", "tests"},
 }
 GPU_ONLY = {"triton", "flash_attn", "cutlass", "spacy"}
-OPTIONAL = {"lm_eval"}
+OPTIONAL = {"lm_eval", "ray"}
 """Imported where a command that needs them is run, and asked for by files of their own (requirements-*.txt)."""
 
 

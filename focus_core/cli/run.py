@@ -21,6 +21,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--only", nargs="+", default=[], metavar="WORD", help="only tasks whose name holds a word")
     parser.add_argument("--gpus", default="", metavar="N,N", help="numbers of GPUs (default: as torch finds)")
     parser.add_argument("--workers", type=int, default=1, metavar="N", help="processes a device (default 1)")
+    parser.add_argument(
+        "--ray",
+        metavar="ADDRESS",
+        help="run on this Ray cluster (requirements-ray.txt): host:6379, auto or local; its machines share this folder",
+    )
     parser.add_argument("--seconds", type=float, metavar="S", help="end cleanly after so long; a later run goes on")
     parser.add_argument("--work", default="build/experiments", metavar="DIR", help="adapters, logs and locks")
     parser.add_argument("--results", default="data/results", metavar="DIR", help="results (default data/results)")
@@ -40,6 +45,8 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
         raise InvalidInput(f"--workers is {args.workers}.", "A device needs one or more.")
     if args.seconds is not None and not args.seconds > 0:
         raise InvalidInput(f"--seconds is {args.seconds:g}.", "It is how long may be spent, more than 0.")
+    if args.ray is not None and args.gpus:
+        raise InvalidInput("--ray and --gpus both say where tasks run.", "Ray knows its own GPUs: leave out --gpus.")
     work = Path(args.work)
     tasks = read_plan(args.files, work, Path(args.results))
     if args.only:
@@ -50,16 +57,15 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
         tasks = [task for task in tasks if task in chosen or task.name in needed]
     if args.list:
         return {"tasks": left(tasks)}
-    from focus_core.experiments.runner import run_plan
+    options: dict[str, Any] = {"workers": args.workers, "seconds": args.seconds, "told": _say}
+    if args.ray is not None:
+        from focus_core.experiments.cluster import run_on_ray
 
-    document = run_plan(
-        tasks,
-        work,
-        gpus=args.gpus.split(","),
-        workers=args.workers,
-        seconds=args.seconds,
-        told=lambda line: print(line, file=sys.stderr, flush=True),
-    )
+        document = run_on_ray(tasks, work, args.ray, **options)
+    else:
+        from focus_core.experiments.runner import run_plan
+
+        document = run_plan(tasks, work, gpus=args.gpus.split(","), **options)
     if document["failed"]:
         first = next(iter(document["failed"].items()))
         raise FocusError(
@@ -69,6 +75,10 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     found = [(task.name, read_json(task.place)) for task in tasks if task.asked is None]
     document["results"] = [{"name": name} | {key: r[key] for key in _SHOWN} for name, r in found if r]
     return document
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
 
 
 def table(document: dict[str, Any]) -> str:

@@ -14,9 +14,12 @@ from typing import Any
 from focus_core.experiments.plan import Task
 from focus_core.experiments.worker import ELSEWHERE, STOPPED, perform_once, start
 
-_WORKER_THREADS = 2
-_LOOK_AGAIN = 1.0
+THREADS = 2
+"""Of one process."""
+LOOK_AGAIN = 1.0
 """Seconds between looks at what another process is at."""
+Job = tuple[Task, list[str], str, str, str]
+"""A task, its command line, and the files of its log, its lock and its whole result."""
 
 
 def run_plan(
@@ -45,32 +48,42 @@ def run_plan(
     Raises:
         OSError: a folder of results or of the work cannot be written.
     """
-    _writable({task.place.parent for task in tasks if task.asked is None})
+    prepare(tasks, work)
     began = time.monotonic()
     deadline = None if seconds is None else time.time() + seconds
     with contextlib.ExitStack() as stack:
         pools = [
             stack.enter_context(
-                ProcessPoolExecutor(workers, get_context("spawn"), initializer=start, initargs=(gpu, _WORKER_THREADS))
+                ProcessPoolExecutor(workers, get_context("spawn"), initializer=start, initargs=(gpu, THREADS))
             )
             for gpu in gpus
         ]
         run = _Run(tasks, work, [pool for _ in range(workers) for pool in pools], deadline, told)
         run.go()
-    return {
-        "made": run.made,
-        "failed": run.failed,
-        "left": [task.name for task in tasks if task.name not in run.failed and not task.done()],
-        "seconds": round(time.monotonic() - began, 1),
-    }
+    return summary(tasks, run.made, run.failed, began)
 
 
-def _writable(folders: set[Path]) -> None:
-    """Fail before anything was computed for nothing."""
-    for folder in folders:
+def prepare(tasks: Sequence[Task], work: Path) -> None:
+    """Make the folders, and fail before anything was computed for nothing."""
+    for folder in {task.place.parent for task in tasks if task.asked is None}:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder):
             pass
+    for name in ("logs", "locks", "raw"):
+        (work / name).mkdir(parents=True, exist_ok=True)
+
+
+def job_of(task: Task, work: Path) -> Job:
+    """What a process needs to know of a task."""
+    raw = str(work / "raw" / f"{task.name}.json")
+    arguments = [*task.arguments, *(["--json", raw] if task.asked is None else [])]
+    return task, arguments, str(work / "logs" / f"{task.name}.log"), str(work / "locks" / f"{task.name}.lock"), raw
+
+
+def summary(tasks: Sequence[Task], made: list[str], failed: dict[str, str], began: float) -> dict[str, Any]:
+    """What a run gives back."""
+    left = [task.name for task in tasks if task.name not in failed and not task.done()]
+    return {"made": made, "failed": failed, "left": left, "seconds": round(time.monotonic() - began, 1)}
 
 
 class _Run:
@@ -87,8 +100,6 @@ class _Run:
         self.running: dict[Future, tuple[Task, ProcessPoolExecutor]] = {}
         self.made: list[str] = []
         self.failed: dict[str, str] = {}
-        for folder in ("logs", "locks", "raw"):
-            (work / folder).mkdir(parents=True, exist_ok=True)
 
     def go(self) -> None:
         while (self.waiting and not self._late()) or self.running:
@@ -101,7 +112,7 @@ class _Run:
                 continue
             elsewhere = [self._end(f) for f in wait(self.running, return_when=FIRST_COMPLETED).done]
             if any(elsewhere):
-                time.sleep(_LOOK_AGAIN)
+                time.sleep(LOOK_AGAIN)
 
     def _late(self) -> bool:
         return self.deadline is not None and time.time() >= self.deadline
@@ -109,18 +120,10 @@ class _Run:
     def _ready(self, task: Task) -> bool:
         return task.needs is None or task.needs.done()
 
-    def _raw(self, task: Task) -> Path:
-        return self.work / "raw" / f"{task.name}.json"
-
     def _begin(self, task: Task) -> None:
         self.waiting.remove(task)
         pool = self.free.pop(0)
-        arguments = list(task.arguments)
-        if task.asked is None:
-            arguments += ["--json", str(self._raw(task))]
-        log, lock = self.work / "logs" / f"{task.name}.log", self.work / "locks" / f"{task.name}.lock"
-        future = pool.submit(perform_task, task, arguments, str(log), str(lock), str(self._raw(task)), self.deadline)
-        self.running[future] = (task, pool)
+        self.running[pool.submit(perform_task, *job_of(task, self.work), self.deadline)] = (task, pool)
 
     def _end(self, future: Future) -> bool:
         """Take note of a task that ended; whether another process is at it."""
