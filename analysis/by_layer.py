@@ -10,7 +10,7 @@ import pandas as pd
 from analysis.grammar import ranges
 from analysis.numbers import percent
 from analysis.palette import group_label
-from focus_core.interpret.summary import BASELINES, group_rows
+from focus_core.interpret.summary import BASELINES, LEAST_SHARE, group_rows
 
 SIDES = {"keys": "What tokens are", "queries": "What they look for"}
 MEASURES = {"v_measure": "V-measure (= NMI)", "purity": "Purity"}
@@ -51,7 +51,8 @@ def about(document: dict[str, Any], side: str = "keys") -> str:
     """What groups are about, counted: ``Of 1,440 groups 943 (65.5 %) are about part of speech, ...``."""
     found = document["summary"][side]
     counted = [f"{n:,} ({percent(n / found['groups'])}) {_about(name)}" for name, n in found["about"].items()]
-    pure = f"{found['pure_90']:,} hold one part of speech to 90 % or more"
+    least = percent(LEAST_SHARE)
+    pure = f"{found['pure_90']:,} hold one part of speech to 90 % or more, and {least} of the tokens or more"
     return f"Of {found['groups']:,} groups, {'; '.join(counted)}. {pure}."
 
 

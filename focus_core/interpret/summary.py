@@ -36,6 +36,8 @@ GROUP_FIELDS = (
     "tag",
     "words",
 )
+LEAST_SHARE = 0.005
+"""Share of the tokens below which a group's purity is chance: three tokens are easily of one kind."""
 _DIGITS = 4
 
 
@@ -53,6 +55,7 @@ def summary(layers: list[dict[str, Any]], rows: list[list[Any]], sides: tuple[st
         lines = [key for key in ("groups", *BASELINES) if key in layers[0][side]]
         about = Counter(row[field["about"]] or "nothing found" for row in mine)
         purity = np.array([row[field["purity"]] or 0 for row in mine])
+        share = np.array([row[field["share"]] for row in mine])
         best = max(layers, key=lambda entry: entry[side]["groups"]["v_measure"][0])
         found[side] = {
             "mean": {line: mean(side, line) for line in lines},
@@ -66,7 +69,7 @@ def summary(layers: list[dict[str, Any]], rows: list[list[Any]], sides: tuple[st
             "groups": len(mine),
             "about": dict(about.most_common()),
             "about_share": {k: rounded(v / len(mine)) for k, v in about.most_common()},
-            "pure_90": int((purity >= 0.9).sum()),
+            "pure_90": int(((purity >= 0.9) & (share >= LEAST_SHARE)).sum()),
         }
         grammar = found[side]["about"].get(PART_OF_SPEECH, 0)
         found[side]["part_of_speech_share"] = rounded(grammar / max(1, len(mine)))

@@ -2,23 +2,20 @@ import json
 
 import pytest
 
-from focus_core.cli import main
+from focus_core.cli import interpret, main
 from focus_core.interpret import watch
+from focus_core.jobs.files import read_json
 from focus_core.models.loading import load_model
 from focus_core.routing.router import Router, RouterConfig
 
 
-def saved(folder, tiny_folder, groups=4, seed=0):
-    loaded = load_model(tiny_folder)
-    router = Router(RouterConfig(2, loaded.facts.hidden_size, groups=groups, dim=8, routers=3, seed=seed))
-    router.serve = {"groups": groups, "query_topk": 2, "window": 8, "sinks": 2}
-    router.save_pretrained(folder, loaded.model)
-    return str(folder)
-
-
 @pytest.fixture(scope="module")
 def adapter(tiny_folder, tmp_path_factory):
-    return saved(tmp_path_factory.mktemp("router"), tiny_folder)
+    folder, loaded = tmp_path_factory.mktemp("router"), load_model(tiny_folder)
+    router = Router(RouterConfig(2, loaded.facts.hidden_size, groups=4, dim=8, routers=3))
+    router.serve = {"groups": 4, "query_topk": 2, "window": 8, "sinks": 2}
+    router.save_pretrained(folder, loaded.model)
+    return str(folder)
 
 
 @pytest.fixture(scope="module")
@@ -61,31 +58,17 @@ def test_a_router_is_interpreted_and_a_second_run_records_nothing_again(
         raise AssertionError("this window was recorded before")
 
     monkeypatch.setattr(watch.SetWatch, "record", never)
-    code, again = command(*given)
-    assert code == 0
+    place = tmp_path / "packed.json.gz"
+    assert main([*map(str, given), "--json", str(place)]) == 0
+    again = read_json(place)
     assert again["layers"] == found["layers"]
     assert again["groups"] == found["groups"]
+    assert "V kmeans" in interpret.table(again)
 
 
-def test_a_result_may_be_packed(tiny_folder, text_file, adapter, clusters, tmp_path, capsys):
-    from focus_core.jobs.files import read_json
-
-    place = tmp_path / "found.json.gz"
-    given = asked(tiny_folder, text_file, adapter, clusters, tmp_path)
-    assert main([*map(str, given), "--json", str(place)]) == 0
-    assert read_json(place)["adapter"] == adapter.rsplit("/", 1)[1]
-    assert main([*map(str, given)]) == 0
-    said = capsys.readouterr()
-    assert "V kmeans" in said.out
-    assert "tokens to run, about" in said.err
-
-
-def test_what_has_no_groups_or_too_few_tokens_is_refused(
-    refused, tiny_folder, text_file, adapter, clusters, tmp_path_factory, tmp_path
-):
+def test_what_has_no_groups_or_too_few_tokens_is_refused(refused, tiny_folder, text_file, adapter, clusters, tmp_path):
     given = asked(tiny_folder, text_file, adapter, clusters, tmp_path)
     assert "has no groups" in refused(*given, "--adapter", "smollm2-thresholds")
     assert "1 of 8" in refused(*given, "--windows", 0)
-    eight = saved(tmp_path_factory.mktemp("eight"), tiny_folder, groups=8)
-    assert "has 4 groups" in refused(*given, "--adapter", eight)
+    assert "has 16 groups" in refused(*given, "--kmeans", "smollm2-kmeans-k16")
     assert "brown newz" in refused(*given, "--text", "brown newz")
