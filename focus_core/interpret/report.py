@@ -30,7 +30,9 @@ OTHERS = ("kmeans", "untrained")
 COMPARED = ("v_measure", "purity")
 NOTHING = "nothing found"
 BOOTSTRAPS, REPEATS, SEED = 100, 10, 0
-VERSION = 5
+FEWEST, TAGGED = 8, 0.1
+"""Tagged tokens, and their share of a group's, below which its purity says nothing of the group."""
+VERSION = 6
 """Of what a layer's part holds: kept parts of another version are not taken."""
 
 
@@ -238,7 +240,8 @@ class _Naming:
             tagged = np.bincount(self.tags[joined[:, g] & (self.tags >= 0)], minlength=len(UNIVERSAL))
             top = [int(w) for w in np.lexsort((-counts[g], -z[g]))[:2] if counts[g, w] and z[g, w] > 0]
             most = int(tagged.argmax())
-            purity = (rounded(tagged.max() / tagged.sum(), 2), KINDS[most]) if tagged.sum() else (None, None)
+            judged = tagged.sum() >= max(FEWEST, TAGGED * joined[:, g].sum())
+            purity = (rounded(tagged.max() / tagged.sum(), 2), KINDS[most]) if judged else (None, None)
             about = name.attribute, name.says, rounded(name.explained, 2), rounded(name.covers, 2)
             words = " ".join(str(self.vocabulary[w]) for w in top)
             share = float(f"{joined[:, g].mean():.2g}")

@@ -69,6 +69,7 @@ def summary(layers: list[dict[str, Any]], rows: list[list[Any]], sides: tuple[st
             "groups": len(mine),
             "about": dict(about.most_common()),
             "about_share": {k: rounded(v / len(mine)) for k, v in about.most_common()},
+            "purest": _purest(mine, field),
             "pure_90": int(((purity >= 0.9) & (share >= LEAST_SHARE)).sum()),
         }
         grammar = found[side]["about"].get(PART_OF_SPEECH, 0)
@@ -80,6 +81,17 @@ def summary(layers: list[dict[str, Any]], rows: list[list[Any]], sides: tuple[st
     found["stability"]["against"] = {k: rounded(np.mean([one["against"][k] for one in stable])) for k in others}
     found["own_tag_lift"] = rounded(np.mean([entry["looks"]["own_tag_lift"] for entry in layers]))
     found["same_tag_both_sides"] = _same_tag(rows, field) if len(sides) > 1 else None
+    return found
+
+
+def _purest(rows: list[list[Any]], field: Mapping[str, int]) -> dict[str, dict[str, Any]]:
+    """The purest group of every part of speech, of those with ``LEAST_SHARE`` of the tokens."""
+    found: dict[str, dict[str, Any]] = {}
+    for row in rows:
+        tag, purity = row[field["tag"]], row[field["purity"]]
+        if tag is not None and row[field["share"]] >= LEAST_SHARE and purity > found.get(tag, {"purity": 0})["purity"]:
+            names = ("layer", "router", "group", "share", "purity", "words")
+            found[tag] = {name: row[field[name]] for name in names}
     return found
 
 
