@@ -11,7 +11,7 @@ import functools
 import threading
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -34,7 +34,7 @@ from focus_core.kernels.dense import dense_attention
 from focus_core.masking import check_positions, first_key_of, padding_mask, real_positions
 from focus_core.models.facts import ModelFacts, attention_modules, facts_of
 from focus_core.steps import Steps, steps_of
-from focus_core.variants.base import AttentionCall, NewTokens, Packed, Variant
+from focus_core.variants.base import LORA, AttentionCall, NewTokens, Packed, Variant
 
 NAME = "focus_lab"
 """The name that the attention and its mask have in transformers' interfaces."""
@@ -77,6 +77,8 @@ def retrofit(model: nn.Module, variant: Variant, adapter: Any = None, recorder: 
         )
         raise InvalidInput(f"{label} needs an adapter of kind {kind!r}; {given}.")
     active = Retrofit(model, variant, adapter, recorder, facts)
+    if active._spread and getattr(adapter, "kind", None) == LORA:
+        raise Unsupported("LoRA's updates lie on one device, and the model on several.", "Put the model on one.")
     attached = getattr(adapter, "attached", None)
     try:
         active._enter()
@@ -165,7 +167,8 @@ class Retrofit:
         known = self._derived.get((layer, id(variant)))
         if known is None:
             # The variant is kept with its result: another one could be given the same id.
-            known = variant, functools.cache(lambda: variant.derive(self.model, module, layer, self.adapter))
+            adapter = self._read(next(module.parameters()).device) if self._spread else self.adapter
+            known = variant, functools.cache(lambda: variant.derive(self.model, module, layer, adapter))
             self._derived[layer, id(variant)] = known
         return known[1]
 
@@ -209,7 +212,8 @@ class Retrofit:
                 adapter = self._read(hidden.device)
 
                 def pack(key: torch.Tensor, value: torch.Tensor) -> Packed:
-                    return variant.pack(NewTokens(key, value, hidden, layer, adapter, derive))
+                    with self._at(key.device):
+                        return variant.pack(NewTokens(key, value, hidden, layer, adapter, derive))
 
                 begin_packing(cache, layer, pack, owner)
         if not hasattr(self._local, "inputs"):
@@ -303,6 +307,10 @@ class Retrofit:
             forward.checked[identity] = (made, first_key)
         return forward.checked[identity][0]
 
+    def _at(self, device: torch.device) -> AbstractContextManager[Any]:
+        """Kernels start on the current device, which of a model on several must be the layer's."""
+        return torch.cuda.device(device) if self._spread and device.type == "cuda" else nullcontext()
+
     def _read(self, device: torch.device) -> Any:
         """What the variant reads of the adapter, where a layer is: a model may lie on several devices."""
         read = self.variant.read_adapter(self.adapter)
@@ -356,4 +364,5 @@ def _attention(module, query, key, value, attention_mask, dropout=0.0, scaling=N
     active = _ACTIVE.get(module)
     if active is None:
         raise InvalidInput(f"A model is set to {NAME!r} without a retrofit.", "Run it inside `with retrofit(...)`.")
-    return active._attend(module, query, key, value, attention_mask, dropout, scaling, kwargs), None
+    with active._at(query.device):
+        return active._attend(module, query, key, value, attention_mask, dropout, scaling, kwargs), None

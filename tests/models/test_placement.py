@@ -7,12 +7,14 @@ import pytest
 import torch
 
 from focus_core.cli.options import load
-from focus_core.errors import InvalidInput, TooLarge
+from focus_core.errors import InvalidInput, TooLarge, Unsupported
+from focus_core.lora import new_lora
 from focus_core.models import placement
 from focus_core.models.loading import load_model
 from focus_core.models.placement import blocks, place, shard
-from focus_core.retrofit import on_device
+from focus_core.retrofit import on_device, retrofit
 from focus_core.routing.router import Router, RouterConfig
+from focus_core.variants import make
 from tests.tiny import FAMILIES, save_tiny, tiny_model
 
 IDS = torch.arange(1, 25)[None]
@@ -95,6 +97,24 @@ def test_one_process_has_nothing_to_share(folder):
         load_model(str(folder[0]), shard="full_shard", device_map="auto")
     with pytest.raises(InvalidInput, match="cannot be sharded by 'zero'"):
         shard(lambda: None, None, "tiny", "float32", "cpu", "zero")
+
+
+def test_a_model_on_several_devices_reads_its_router_where_each_layer_is():
+    model, ids = tiny_model(layers=2), IDS.repeat(1, 3)
+    router = Router(RouterConfig(2, model.config.hidden_size, 4, 4))
+    focus = make("focus", {"groups": 4, "query_topk": 1, "window": 4, "sinks": 1})
+    with retrofit(model, focus, adapter=router):
+        wanted = model(ids).logits
+    model.hf_device_map = {"model": "cpu", "lm_head": "meta"}
+    with retrofit(model, focus, adapter=router) as active:
+        assert torch.equal(model(ids).logits, wanted)
+        assert active._read(torch.device("cpu")) is router
+        assert active._read(torch.device("meta")).bias.device.type == "meta"
+    lora = new_lora(model, rank=2, alpha=2.0, targets="q", through="dense", seed=0)
+    told = "LoRA's updates lie on one device"
+    with pytest.raises(Unsupported, match=told), retrofit(model, make("dense"), adapter=lora):
+        pass
+    assert model(ids).logits.shape == wanted.shape
 
 
 def test_an_adapter_beside_a_layer_on_another_device_is_the_same_and_is_trained():
