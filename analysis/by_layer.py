@@ -20,7 +20,8 @@ MODELS = {"smollm2": "SmolLM2", "gpt2-novels": "the small GPT-2"}
 def title(document: dict[str, Any]) -> str:
     """What was interpreted, as its menu names it: ``SmolLM2, directed, 16 groups``."""
     form = "directed" if document["directed"] else "shared"
-    short = " (short training)" if int(document["training"].get("steps", 0)) < 300 else ""
+    steps = int(document["training"].get("steps", 0))
+    short = f", {steps} steps" if 0 < steps < 300 else ""
     model = MODELS.get(document["model"], document["model"])
     return f"{model[:1].upper()}{model[1:]}, {form}, {document['config']['groups']} groups{short}"
 
@@ -51,8 +52,8 @@ def about(document: dict[str, Any], side: str = "keys") -> str:
     """What groups are about, counted: ``Of 1,440 groups 943 (65.5 %) are about part of speech, ...``."""
     found = document["summary"][side]
     counted = [f"{n:,} ({percent(n / found['groups'])}) {_about(name)}" for name, n in found["about"].items()]
-    least = percent(LEAST_SHARE)
-    pure = f"{found['pure_90']:,} hold one part of speech to 90 % or more, and {least} of the tokens or more"
+    least = f"{100 * LEAST_SHARE:g} % of the tokens"
+    pure = f"{found['pure_90']:,} of those with {least} or more hold one part of speech to 90 %"
     return f"Of {found['groups']:,} groups, {'; '.join(counted)}. {pure}."
 
 

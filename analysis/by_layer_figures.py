@@ -10,9 +10,8 @@ import plotly.graph_objects as go
 from analysis.by_layer import MEASURES, looks
 from analysis.palette import BETTER, GROUPS, LOST
 from analysis.style import QUIET, quiet
-from focus_core.interpret.summary import BASELINES
 
-LOOKS = [[0.0, "#b3541e"], [0.5, "rgba(140, 140, 150, 0.18)"], [1.0, "#2166ac"]]
+LOOKS = [[0.0, "#b3541e"], [0.5, "#d8dbe1"], [1.0, "#2166ac"]]
 _BANDS = {
     "frequency": (LOST, "rgba(240, 138, 36, 0.20)"),
     "matched": (GROUPS[4], "rgba(157, 112, 175, 0.22)"),
@@ -24,6 +23,17 @@ _LINES = {
     "untrained": (GROUPS[15], "dot", "x-thin"),
     "lookup": ("#8d7f96", "dashdot", "triangle-up"),
 }
+
+
+SHORT = {
+    "kmeans": "k-means, untrained",
+    "untrained": "Before training",
+    "lookup": "Lookup by word",
+    "frequency": "One random group a word",
+    "matched": "Shuffled, like frequency",
+    "shuffled": "Shuffled",
+}
+"""Names in the legend, which has to fit a narrow page."""
 
 
 def measures_by_layer(document: dict[str, Any], side: str, measure: str, layer: int | None = None) -> go.Figure:
@@ -45,17 +55,17 @@ def measures_by_layer(document: dict[str, Any], side: str, measure: str, layer: 
     for line, (colour, fill) in _BANDS.items():
         value, low, high = of(line)
         _band(figure, at, low, high, fill, line)
-        _line(figure, at, value, BASELINES[line], colour, line, width=1.4)
+        _line(figure, at, value, SHORT[line], colour, line, width=1.4)
     for line, (colour, dash, symbol) in _LINES.items():
         if line in there:
-            _line(figure, at, of(line)[0], BASELINES[line], colour, line, width=1.8, dash=dash, symbol=symbol)
+            _line(figure, at, of(line)[0], SHORT[line], colour, line, width=1.8, dash=dash, symbol=symbol)
     value, low, high = of("groups")
     _band(figure, at, low, high, "rgba(47, 127, 224, 0.20)", "groups")
     text = [f"<br>{a:.3f} to {b:.3f}" for a, b in zip(low, high, strict=True)]
     _line(figure, at, value, "Learned groups", BETTER, "groups", width=3, symbol="circle", size=7, text=text)
     if layer is not None:
         figure.add_vline(x=layer, line={"color": QUIET, "width": 1, "dash": "dot"})
-    figure.update_xaxes(title="Layer", dtick=1 if len(at) <= 16 else 2)
+    figure.update_xaxes(title="Layer", dtick=1 if len(at) <= 16 else 2, range=[at[0] - 0.5, at[-1] + 0.5])
     figure.update_yaxes(title=MEASURES[measure], rangemode="tozero")
     return quiet(figure, height=500)
 

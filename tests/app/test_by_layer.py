@@ -72,7 +72,7 @@ def test_the_figures_draw_every_line_and_every_pair(document):
     for measure in words.MEASURES:
         figure = measures_by_layer(document, "keys", measure)
         shown = {trace.name for trace in figure.data if trace.showlegend is not False}
-        assert {"Learned groups", "One random group a word type", "Shuffled, same sizes"} <= shown
+        assert {"Learned groups", "Shuffled", "Lookup by word", "Shuffled, like frequency"} <= shown
         learned = next(trace for trace in figure.data if trace.name == "Learned groups")
         assert list(learned.y) == [entry["keys"]["groups"][measure][0] for entry in document["layers"]]
     (cells,) = looks_heatmap(document, None).data

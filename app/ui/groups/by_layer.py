@@ -97,7 +97,7 @@ def _controls(names: dict[str, str]) -> tuple[dict[str, Any], str, str]:
             key=WHICH,
             bind="query-params",
             label_visibility="collapsed",
-            width=330,
+            width=360,
         )
         found = recording(which or next(iter(names)))
         assert found is not None
