@@ -21,7 +21,7 @@ from focus_core.models.facts import facts_of
 from focus_core.models.loading import Loaded
 from focus_core.retrofit import retrofit
 from focus_core.routing.router import Router, RouterConfig
-from focus_core.variants import make
+from focus_core.variants import VARIANTS, make
 from tests.tiny import tiny_model, tiny_tokenizer
 
 TEMPLATE = "{% for m in messages %}<{{ m['content'] }}>{% endfor %}"
@@ -41,6 +41,11 @@ def loaded():
 def router(loaded):
     config = RouterConfig(layers=2, hidden_size=48, groups=4, dim=8, seed=3)
     return Router(config).requires_grad_(False)
+
+
+@pytest.fixture(scope="module")
+def equal_heads():
+    return tiny_model(layers=1, heads=3, kv_heads=3)
 
 
 def test_pairs_are_minimal_and_come_again():
@@ -80,6 +85,18 @@ def test_continuations_of_any_length_have_the_probability_of_the_whole_text(load
     assert got[1].logp - got[3].logp == pytest.approx(0, abs=1e-5)
     assert again == pytest.approx(whole[1], abs=1e-4)
     assert not any(one.greedy for one in got)
+
+
+@pytest.mark.parametrize("variant", [n for n, c in VARIANTS.items() if c.adapter_kind is None or c.adapter_optional])
+def test_continuations_of_any_variant_have_the_probability_of_the_whole_text(equal_heads, variant):
+    text, ends = torch.arange(200) % 290 + 5, [torch.arange(7, 7 + n) for n in (1, 4)]
+    made, model = make(variant), equal_heads
+    if not made.supports(facts_of(model)).ok:
+        model = tiny_model("deepseek_v3", layers=1, heads=3)
+    with torch.no_grad(), retrofit(model, made):
+        got = Read(model, text).score(ends)
+        whole = [-float(token_nll(model, torch.cat([text, e])[None])[0, len(text) - 1 :].sum()) for e in ends]
+    assert [one.logp for one in got] == pytest.approx(whole, abs=1e-4)
 
 
 def test_needles_lie_at_their_depths_in_a_text_of_the_asked_length():
