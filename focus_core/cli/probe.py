@@ -56,13 +56,14 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
         raise InvalidInput("No task is named.", "Name some, such as --tasks pairs,needle.")
     args.variant = args.variant or _variant_of(args.adapter)
     variant, folder = choose_variant(args)
-    _say_cost(args, todo, variant)
     progress = bar()
     loaded = load(args, progress)
     adapter = load_adapter_of(folder, loaded.model)
 
-    from focus_core.evaluation.abilities.run import probe
+    from focus_core.evaluation.abilities.run import check, probe
 
+    check(loaded, variant, tasks)
+    _say_cost(args, todo, variant)
     kept = Path(f"{args.json}.partial") if args.json and args.json != "-" else None
     with stop_request() as cancel:
         found = probe(
@@ -121,7 +122,7 @@ def _variant_of(adapter: str | None) -> str:
 
 
 def _say_cost(args: argparse.Namespace, todo: list[Any], variant: Any) -> None:
-    """What the run will take, before anything is loaded; nothing where the model's size is not known yet."""
+    """What the run will take, before it begins; nothing where the model's size is not known."""
     import os
 
     from focus_core.jobs.costs import say_count, say_seconds

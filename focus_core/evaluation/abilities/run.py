@@ -57,15 +57,8 @@ def probe(
     from focus_core.retrofit import retrofit
 
     started, sizes = time.perf_counter(), sizes or Sizes()
-    support = variant.supports(loaded.facts)
-    if not support.ok:
-        raise Unsupported(f"{variant.name} cannot serve {loaded.name}: {support.reason}")
     todo = units(tasks, sizes)
-    if any(unit.task in ("instructions", "refusal") for unit in todo) and not has_template(loaded.tokenizer):
-        raise Unsupported(
-            f"{loaded.name} is no chat model: its tokenizer has no chat template.",
-            "Leave out instructions and refusal.",
-        )
+    check(loaded, variant, tasks)
     key = {
         "model": loaded.name,
         "revision": loaded.facts.revision,
@@ -120,6 +113,22 @@ def probe(
         "environment": environment(loaded.model.device),
         "seconds": round(time.perf_counter() - started, 3),
     }
+
+
+def check(loaded: Any, variant: Any, tasks: Sequence[str]) -> None:
+    """Refuse what cannot be probed.
+
+    Raises:
+        Unsupported: the variant cannot serve the model, or a chat task meets a model that is no chat model.
+    """
+    support = variant.supports(loaded.facts)
+    if not support.ok:
+        raise Unsupported(f"{variant.name} cannot serve {loaded.name}: {support.reason}")
+    if {"instructions", "refusal"} & set(tasks) and not has_template(loaded.tokenizer):
+        raise Unsupported(
+            f"{loaded.name} is no chat model: its tokenizer has no chat template.",
+            "Leave out instructions and refusal.",
+        )
 
 
 def rows_of(todo: Sequence[Unit], done: dict[str, Any], variant: Any) -> list[dict[str, Any]]:
