@@ -25,12 +25,12 @@ from focus_core.kernels.focus.triton.plan import most_members
 from focus_core.kernels.focus.triton.run import FarPass, focus_triton
 from focus_core.kernels.focus.triton.tiles import apart_tile, begun_tile, fitted, scores_of, shared_memory
 
-BESIDE = 1 << 26
+BESIDE = 1 << 62
 """Numbers of q from which on the near pass, which computes, runs beside the scatter, which moves memory.
 
 Two results are merged then in a pass of its own, which costs more than it brings in a shorter call.
 """
-MOVED = (128, 32)
+MOVED = (32, 32)
 """Tokens that a program of the scatter moves: alone, and beside the near pass, where few registers are left to it."""
 
 

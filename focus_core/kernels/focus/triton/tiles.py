@@ -117,7 +117,7 @@ def near_tile(dtype: torch.dtype, widest: int) -> Tile:
 
 
 _BESIDE_NARROW = Tile(64, 32, 4, 3)
-_BESIDE_WIDE = Tile(64, 64, 4, 3, registers=192)
+_BESIDE_WIDE = Tile(64, 32, 4, 3, registers=144)
 
 
 def apart_tile(dtype: torch.dtype, widest: int, beside: bool = False) -> Tile:
@@ -126,7 +126,7 @@ def apart_tile(dtype: torch.dtype, widest: int, beside: bool = False) -> Tile:
         return near_tile(dtype, widest)
     if beside:
         return _BESIDE_NARROW if widest <= 64 else _BESIDE_WIDE
-    return Tile(64, 32, 4, 3) if widest <= 64 else Tile(64, 64, 4, 3)
+    return Tile(64, 32, 4, 3) if widest <= 64 else Tile(64, 32, 4, 3)
 
 
 def fitted(tile: Tile, dtype: torch.dtype, widest: int, room: float) -> Tile:
