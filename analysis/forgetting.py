@@ -299,6 +299,13 @@ def hashes(dense: dict[str, Any], others: Sequence[dict[str, Any]]) -> list[dict
     return found
 
 
+def trained_tokens(record: dict[str, Any]) -> int | None:
+    """Tokens that an adapter had seen at the step that ships, by its training record; None where it does not say."""
+    settings = record.get("settings") or {}
+    sizes = [record.get("step"), settings.get("batch"), settings.get("context"), settings.get("accumulate", 1)]
+    return math.prod(sizes) if all(isinstance(size, int) for size in sizes) else None
+
+
 def departs(reply: str, dense: str) -> str:
     """Where a reply leaves dense's, in words."""
     own, base = reply.split(), dense.split()

@@ -96,6 +96,11 @@ def test_a_few_windows_have_students_interval():
         assert words.students(degrees) == pytest.approx(t.ppf(0.975, degrees), rel=3e-3)
 
 
+def test_trained_tokens_are_those_of_the_step_that_ships():
+    assert words.trained_tokens({"step": 200, "settings": {"steps": 550, "batch": 2, "context": 4096}}) == 1638400
+    assert words.trained_tokens({"step": 1}) is None
+
+
 def test_where_a_reply_departs_from_dense():
     assert words.departs("a b c", "a b c").startswith("Word for word")
     assert "for 2 words" in words.departs("a b x", "a b c")

@@ -10,12 +10,14 @@ import streamlit as st
 
 from analysis import forgetting as words
 from analysis.forgetting_figures import gain_and_loss
+from analysis.numbers import sig3
 from app.ui import recorded
 from app.ui.badges import badge
 from app.ui.compare import answers
 from app.ui.figure import plot
 from app.ui.guard import plain
 from app.ui.view import Page
+from focus_core import assets
 
 TRY = "compare_forgotten_try"
 
@@ -49,7 +51,7 @@ def render(page: Page, say: Callable[[str], None]) -> None:
             "Above the line what was trained on, below it all else: perplexities in %, shares in points, with 95 % "
             f"intervals of the difference on the same items. Long is behind a passage of {dense['sizes']['passage']} "
             "tokens. Hollow marks fit into the window and the first tokens, where Focus is dense attention by "
-            "definition: they could not change."
+            f"definition: they could not change. {_budget(others)}"
         )
     answers.render(page)
     if dense is not None:
@@ -72,6 +74,16 @@ def _origin(page: Page, dense: dict[str, Any], others: list[dict[str, Any]]) -> 
                 f"{hashes.pop()}",
                 help="SHA-256 of all parameters and buffers, before a retrofit, inside it and after it was taken out.",
             )
+
+
+def _budget(others: list[dict[str, Any]]) -> str:
+    """How many tokens each shipped adapter was trained on; empty where no record says."""
+    shipped, found = assets.adapters(), []
+    for document in others:
+        record = (shipped.get(words.arm_key(document), {}).get("config") or {}).get("record") or {}
+        if tokens := words.trained_tokens(record):
+            found.append(f"{words.arm_key(document)} {sig3(tokens / 1e6)} million")
+    return f"Tokens trained on: {', '.join(found)}." if found else ""
 
 
 def _note(document: dict[str, Any]) -> str:
