@@ -121,7 +121,13 @@ def test_times_on_a_gpu():
     assert f"{one} alone, {many} for 16 sequences together" in PROSE
     models = {(r["tokens"], r["phase"], r["line"]): r["speedup"] for r in result("bench-models-h200")["rows"]}
     assert f"131,072 tokens are read {models[131072, 'prefill', 'Focus K=16 q1k1']:.1f} times as fast" in PROSE
-    assert models[131072, "decode", "Focus K=16 q1k1"] < 1
+    step, called, four = (
+        models[131072, phase, f"Focus K=16 {looks}"]
+        for phase, looks in (("decode as a graph", "q1k1"), ("decode", "q1k1"), ("decode as a graph", "q4k1"))
+    )
+    assert f"slower than dense ({called:.2f})" in PROSE
+    assert f"{step:.2f} times as fast with one group a query and {four:.2f} with four" in PROSE
+    assert f"decodes {step:.2f} times as fast with each token a CUDA graph, slower ({called:.2f}) without" in SHORT
 
 
 def test_times_on_a_cpu():
