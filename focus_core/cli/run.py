@@ -12,6 +12,8 @@ from focus_core.errors import FocusError, InvalidInput
 
 SUMMARY = "run experiment files: train and measure what is missing, on one or more devices"
 _SHOWN = ("model", "variant", "text", "context", "ppl", "ppl_se", "dense_ppl", "kept_pairs")
+_RECALLED = ("model", "variant", "context", "random", "text", "pairs")
+"""Of what a model finds again: there ``text`` is a question with its answers."""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -73,7 +75,9 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
             f"Their logs are in {work / 'logs'}.",
         )
     found = [(task.name, read_json(task.place)) for task in tasks if task.asked is None]
-    document["results"] = [{"name": name} | {key: r[key] for key in _SHOWN} for name, r in found if r]
+    document["results"] = [
+        {"name": name} | {key: r[key] for key in (_SHOWN if "ppl" in r else _RECALLED)} for name, r in found if r
+    ]
     return document
 
 
@@ -89,6 +93,18 @@ def table(document: dict[str, Any]) -> str:
         missing = [t for t in listed if not t["done"]]
         cost = sum(t["seconds"] or 0 for t in missing)
         return rows(["task", "is", "seconds"], body) + f"\n{len(missing)} of {len(listed)} missing, about {cost:,.0f} s"
-    body = [[r["name"], r["ppl"], r["ppl_se"], r["dense_ppl"], r["kept_pairs"]] for r in document["results"]]
-    end = f"{len(document['made'])} made, {len(document['left'])} left, {document['seconds']} s"
-    return rows(["result", "perplexity", "se", "dense", "pairs kept"], body) + f"\n{end}"
+    parts = []
+    if measured := [r for r in document["results"] if "ppl" in r]:
+        body = [[r["name"], r["ppl"], r["ppl_se"], r["dense_ppl"], r["kept_pairs"]] for r in measured]
+        parts.append(rows(["result", "perplexity", "se", "dense", "pairs kept"], body))
+    if recalled := [r for r in document["results"] if "ppl" not in r]:
+        parts.append(rows(["found again", "at", "right", "control", "text: nats saved"], map(_recalled, recalled)))
+    parts.append(f"{len(document['made'])} made, {len(document['left'])} left, {document['seconds']} s")
+    return "\n".join(parts)
+
+
+def _recalled(result: dict[str, Any]) -> list[Any]:
+    """Copies from the longest distance: of random tokens what is right, of text what reading it before saved."""
+    far = max(result["random"], key=int)
+    random, text = result["random"][far], result["text"][far]
+    return [result["name"], far, random["right"], random["right_control"], text["control"] - text["nll"]]

@@ -14,7 +14,7 @@ from typing import Any
 
 from focus_core.errors import InvalidInput, NotAvailable
 from focus_core.experiments.plan import Task
-from focus_core.experiments.runner import LOOK_AGAIN, THREADS, Job, job_of, perform_task, prepare, summary
+from focus_core.experiments.runner import LOOK_AGAIN, THREADS, Job, job_of, order, perform_task, prepare, summary
 from focus_core.experiments.worker import ELSEWHERE, STOPPED, start
 
 INSTALL = "Install it: .venv/bin/python -m pip install -r requirements-ray.txt"
@@ -124,7 +124,8 @@ class _Run:
         """Hand over what can be done; what needs an adapter follows when it is there."""
         try:
             while True:
-                for task in [task for task in self.waiting if task.needs is None or task.needs.done()]:
+                ready = [task for task in self.waiting if task.needs is None or task.needs.done()]
+                for task in sorted(ready, key=order):
                     self.waiting.remove(task)
                     job = job_of(task, self.work)
                     self.running[self.perform.remote(os.getcwd(), str(self.mark), job, self.deadline)] = task

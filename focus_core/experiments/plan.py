@@ -71,7 +71,7 @@ class Task:
         name: unique in a plan; a result's file stem, or ``train-`` and the adapter's.
         arguments: of ``python -m focus_core``.
         place: the file or the adapter's folder that it makes.
-        rank: what goes first; that of its line.
+        rank: the number of its line: what goes first, but for the measuring of what is trained.
         seconds: expected; None where nobody said.
         needs: the training task whose adapter or model it reads.
         asked: the settings that the record of a training must show; None for an evaluation.

@@ -73,6 +73,14 @@ def prepare(tasks: Sequence[Task], work: Path) -> None:
         (work / name).mkdir(parents=True, exist_ok=True)
 
 
+def order(task: Task) -> tuple[bool, int]:
+    """What goes first of what can be done: measuring what was trained, and then the lines as they stand.
+
+    A model that nobody measured is of no use where the work ends or the machine goes.
+    """
+    return task.needs is None, task.rank
+
+
 def job_of(task: Task, work: Path) -> Job:
     """What a process needs to know of a task."""
     raw = str(work / "raw" / f"{task.name}.json")
@@ -103,7 +111,7 @@ class _Run:
 
     def go(self) -> None:
         while (self.waiting and not self._late()) or self.running:
-            ready = [] if self._late() else [task for task in self.waiting if self._ready(task)]
+            ready = [] if self._late() else sorted(filter(self._ready, self.waiting), key=order)
             for task in ready[: len(self.free)]:
                 self._begin(task)
             if not self.running:

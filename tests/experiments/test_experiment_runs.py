@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import Future
 
 import pytest
 
@@ -12,7 +13,7 @@ from focus_core.assets import DATA
 from focus_core.cli import main, train
 from focus_core.experiments import runner, worker
 from focus_core.experiments.plan import read_plan
-from focus_core.jobs.files import read_json
+from focus_core.jobs.files import read_json, write_json
 from focus_core.models import loading
 
 FILE = f"""
@@ -62,6 +63,35 @@ def test_a_training_run_that_is_stopped_goes_on_where_it_was(tasks, tmp_path, mo
         assert runner.perform_task(tasks[0], list(tasks[0].arguments), *names, time.time() + 100) == worker.STOPPED
     assert seen == [1, 2, 3, 4, 5, 6]
     assert not tasks[0].done()
+
+
+@pytest.mark.parametrize("free", [1, 2])
+def test_what_is_trained_is_measured_before_more_is_trained(tmp_path, free):
+    first = FILE[: FILE.index('[[line]]\nname = "w"')]
+    (tmp_path / "x.toml").write_text(first + first[first.index("[[") :].replace('"a"', '"b"'))
+    tasks = read_plan([tmp_path / "x.toml"], tmp_path, tmp_path)
+    began = []
+
+    class Pool:
+        def submit(self, function, task, *rest):
+            began.append(task.name)
+            self.make(task)
+            done = Future()
+            done.set_result(1.0)
+            return done
+
+        def make(self, task):
+            if task.asked is None:
+                write_json(task.place, {"command": task.command})
+                return
+            task.place.mkdir()
+            write_json(task.place / "focus_config.json", {"record": {"settings": task.asked}})
+            write_json(task.place / "training_record.json", {"step": task.asked["steps"]})
+
+    # The second line's router is there, as after a run that was stopped; the first line's is not.
+    Pool().make(next(task for task in tasks if task.name == "train-b"))
+    runner._Run(tasks, tmp_path, [Pool()] * free, None, lambda line: None).go()
+    assert began == ["t-b-brown-fiction-64", "train-a", "t-a-brown-fiction-64"]
 
 
 def test_what_runs_at_the_deadline_is_interrupted(tmp_path, monkeypatch):

@@ -85,6 +85,7 @@ def test_what_is_there_is_done_only_if_it_is_what_is_asked_for(tasks):
 def test_models_are_trained_and_measured_and_not_made_twice(tasks, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(loading, "load_model", loading.load_model)
     names = ("pretrain-focus", "t-focus-soft-brown-news-opening-64", "pretrain-short", "t-short-recall-64")
+    names += ("t-short-brown-news-opening-64",)
     chosen = [tasks[name] for name in names]
     for task in chosen:
         raw = tmp_path / "work" / "raw" / f"{task.name}.json"
@@ -106,9 +107,17 @@ def test_models_are_trained_and_measured_and_not_made_twice(tasks, tmp_path, mon
         0 <= one["right"] <= 1 < one["nll"] for part in ("random", "text", "pairs") for one in found[part].values()
     )
     capsys.readouterr()
-    assert (
-        main(["run", str(tmp_path / "x.toml"), "--work", str(tmp_path / "work"), "--results", str(tmp_path), "--list"])
-        == 0
-    )
+    command = ["run", str(tmp_path / "x.toml"), "--work", str(tmp_path / "work"), "--results", str(tmp_path)]
+    assert main([*command, "--list"]) == 0
     told = capsys.readouterr().out
     assert f"{len(tasks) - len(chosen)} of {len(tasks)} missing" in told
+    # The table tells what each measurement has: perplexity, or what is found again.
+    assert main([*command, "--only", "t-short"]) == 0
+    told = capsys.readouterr().out
+    ppl = read_json(tmp_path / "t-short-brown-news-opening-64.json")["ppl"]
+    lines = {line.split()[0]: line.split() for line in told.splitlines() if line}
+    assert float(lines["t-short-brown-news-opening-64"][1].replace(",", "")) == pytest.approx(ppl, rel=1e-3)
+    saved = found["text"]["32"]["control"] - found["text"]["32"]["nll"]
+    assert lines["t-short-recall-64"][1] == "32"
+    assert float(lines["t-short-recall-64"][4]) == pytest.approx(saved, rel=1e-2, abs=1e-3)
+    assert told.splitlines()[-1].startswith("0 made, 0 left")
