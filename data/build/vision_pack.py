@@ -92,7 +92,8 @@ def merge(
         planned: all runs.
 
     Returns:
-        ``parts`` says of each session which runs it made, by what command, where, and with what kind of step.
+        ``parts`` says of each session which runs it made, by what command, where, and with what kind of step, and
+        what of it was corrected (``corrected`` of the document, in words).
     """
     from focus_core.vision.records import summarise
 
@@ -105,6 +106,7 @@ def merge(
         "environment": environment,
         "runs": sorted(one["name"] for one in runs),
         "check": document.get("check"),
+        **{k: document[k] for k in ("corrected",) if k in document},
     }
     for run in made.values():
         run.pop("environment", None)
@@ -116,7 +118,7 @@ def merge(
         known = {run.name for run in planned} - stale
         made = {r["name"]: {"step": _EAGER, **r} for r in before["runs"] if r["name"] in known} | made
         rates = {row["name"]: row for row in before["rates"] if row["name"] in known} | rates
-        cost = cost or before["cost"]
+        cost = _costs(before["cost"], cost)
         parts = before.get("parts") or [
             {
                 **{k: before[k] for k in ("command", "seconds", "environment")},
@@ -140,3 +142,17 @@ def merge(
         "parts": [*parts, part],
         "runs": sorted(made.values(), key=lambda r: r["name"]),
     }
+
+
+def _costs(before: dict[str, Any] | None, after: dict[str, Any] | None) -> dict[str, Any] | None:
+    """Costs row by row: what a session measured in place of what was there, and the rest as it was."""
+    if not before or not after:
+        return after or before
+    both = {}
+    for table, names in (("steps", ("size", "arm")), ("memory_by_rank", ("attention", "rank"))):
+        rows: dict[tuple[Any, ...], dict[str, Any]] = {}
+        for row in (*before.get(table, []), *after.get(table, [])):
+            key = tuple(row[name] for name in names)
+            rows[key] = rows.get(key, {}) | row
+        both[table] = list(rows.values())
+    return both

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from focus_core.errors import InvalidInput
 from focus_core.vision.config import PRESETS, ViTConfig
 
 if TYPE_CHECKING:
@@ -93,6 +94,25 @@ def digits_plan() -> list[Run]:
     """The runs on digits: the full operator beside rank 12 and softmax."""
     runs = [Run("digits", arm, seed) for seed in range(3) for arm in ("softmax", "G3B", "full")]
     return [*runs, *(Run("digits", "softmax", 0, rate) for rate in DIGITS_RATES)]
+
+
+def chosen(runs: Sequence[Run], wanted: Sequence[str]) -> list[Run]:
+    """The runs of some arms, of arms of one size (``tiny-G5B``) or of some names (``tiny-G5B-s0``).
+
+    Every first seed comes before any second one, so that what is cut off leaves each arm a run.
+
+    Raises:
+        InvalidInput: no run is called so.
+    """
+    found: dict[Run, tuple[int, int]] = {}
+    for place, name in enumerate(wanted):
+        named = [run for run in runs if name in (run.arm, f"{run.size}-{run.arm}", run.name)]
+        if not named:
+            known = ", ".join(dict.fromkeys(run.arm for run in runs))
+            raise InvalidInput(f"No run is called {name}.", f"Name an arm ({known}) or a run, like {runs[0].name}.")
+        for run in named:
+            found.setdefault(run, (run.seed, place))
+    return sorted(found, key=found.__getitem__)
 
 
 def config_of(run: Run) -> ViTConfig:

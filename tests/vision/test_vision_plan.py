@@ -1,14 +1,18 @@
 """Which runs are made: those that no record has, those that decide most first; and what a record becomes with them."""
 
 import dataclasses
+import io
 import json
+from contextlib import redirect_stderr
 
 import pytest
 
+from data.build.vision import main
 from data.build.vision_check import FLOORS, compare, passes
 from data.build.vision_pack import merge
-from data.build.vision_plan import Run, config_of, is_recorded, open_runs, plan, recipe_of
+from data.build.vision_plan import Run, chosen, config_of, is_recorded, open_runs, plan, recipe_of
 from focus_core.assets import DATA
+from focus_core.errors import InvalidInput
 from focus_core.vision.config import ViTConfig
 from focus_core.vision.training import Recipe
 from tests.vision.test_vision_steps import images  # noqa: F401 - a fixture
@@ -22,7 +26,7 @@ def record():
         "command": "python -m data.build.vision all --data data/fashion",
         "seconds": 100.0,
         "environment": {"time": "before"},
-        "cost": {"steps": []},
+        "cost": {"steps": [{"size": "tiny", "arm": "G3B", "step_ms": 9}], "memory_by_rank": []},
         "runs": [document(run, 0.8 + 0.02 * place) for place, run in enumerate(kept)],
         "rates": [
             {"name": "tiny-softmax-s0", "rate": 0.002, "accuracy": 0.8},
@@ -62,6 +66,19 @@ def test_what_decides_most_comes_first():
     assert sorted(order, key=place.__getitem__) == order
 
 
+def test_some_arms_alone_give_each_a_run_before_any_a_second():
+    named = ["fractal", "tiny-G1B", "tiny-G3B-r2-s1", "tiny-fractal-s1"]
+    assert [run.name for run in chosen(plan(), named)] == [
+        "tiny-fractal-s0", "tiny-G1B-s0", "tiny-fractal-s1", "tiny-G1B-s1", "tiny-G3B-r2-s1",
+        "tiny-fractal-s2", "tiny-G1B-s2",
+    ]  # fmt: skip
+    with pytest.raises(InvalidInput, match=r"No run is called G9B\. Name an arm \(softmax, G3B, .*fractal\) or a run"):
+        chosen(plan(), ["G5B", "G9B"])
+    with pytest.raises(SystemExit), redirect_stderr(io.StringIO()) as said:
+        main(["all", "--data", "x", "--only", "G9B"])
+    assert "No run is called G9B." in said.getvalue()
+
+
 def test_the_shipped_record_names_what_is_open():
     recorded = json.loads((DATA / "results" / "vision-fashion.json").read_text())
     assert {run.name for run in open_runs(plan(), recorded)} == set(recorded["not_made"])
@@ -83,7 +100,7 @@ def test_a_sessions_runs_are_put_beside_those_of_the_record(record):
     assert list(table) == ["softmax", "G3B", "G3B-row"]
     assert table["G3B"]["accuracy"] == pytest.approx((0.82 + 0.9) / 2), "made again, it replaces the one before"
     assert table["G3B-row"]["seeds"] == 3
-    assert (both["done"], both["planned"], both["seconds"], both["cost"]) == (7, 56, 150.0, {"steps": []})
+    assert (both["done"], both["planned"], both["seconds"], both["cost"]) == (7, 56, 150.0, record["cost"])
     assert len(both["not_made"]) == 49
     first, second = both["parts"]
     assert first["runs"] == ["tiny-G3B-s0", "tiny-G3B-s1", "tiny-softmax-s0", "tiny-softmax-s0-lr0.004"]
@@ -92,9 +109,14 @@ def test_a_sessions_runs_are_put_beside_those_of_the_record(record):
     assert both["runs"][0]["step"] == {"captured": True}
     assert both["runs"][3]["step"]["captured"] is False
     assert "environment" not in both["runs"][0]
-    third = merge(json.loads(json.dumps(both)), session | {"cost": {"steps": [1]}}, [], plan())
+    cost = {"steps": [{"size": "tiny", "arm": "G3B", "graph_step_ms": 5}]}
+    third = merge(json.loads(json.dumps(both)), session | {"cost": cost}, [], plan())
     assert third["runs"] == both["runs"]
-    assert (len(third["parts"]), third["cost"], third["environment"]) == (3, {"steps": [1]}, {"time": "after"})
+    assert (len(third["parts"]), third["cost"], third["environment"]) == (
+        3,
+        {"steps": [{"size": "tiny", "arm": "G3B", "step_ms": 9, "graph_step_ms": 5}], "memory_by_rank": []},
+        {"time": "after"},
+    )
     alone = merge(None, session, made, plan())
     assert (alone["done"], len(alone["parts"])) == (4, 1)
 
