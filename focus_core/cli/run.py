@@ -98,7 +98,9 @@ def table(document: dict[str, Any]) -> str:
         body = [[r["name"], r["ppl"], r["ppl_se"], r["dense_ppl"], r["kept_pairs"]] for r in measured]
         parts.append(rows(["result", "perplexity", "se", "dense", "pairs kept"], body))
     if recalled := [r for r in document["results"] if "ppl" not in r]:
-        parts.append(rows(["found again", "at", "right", "control", "text: nats saved"], map(_recalled, recalled)))
+        parts.append(
+            rows(["found again", "at", "right", "control", "text: nats saved"], [_recalled(r) for r in recalled])
+        )
     parts.append(f"{len(document['made'])} made, {len(document['left'])} left, {document['seconds']} s")
     return "\n".join(parts)
 
