@@ -3,6 +3,7 @@
 import json
 import math
 import re
+from statistics import fmean
 
 import pytest
 
@@ -197,9 +198,24 @@ def test_images():
     assert f"{told[0]} with softmax ({rates['digits-softmax-s0-lr0.008']:.1f} % at its best rate" in PROSE
     assert f"{told[1]} with G3B and {told[2]} with the full operator" in PROSE
     held = {found["rank"]: found["peak_memory_bytes"] for found in fashion["cost"]["memory_by_rank"]}
-    assert (
-        f"takes {held[12] / held[None]:.2f} times softmax's memory at rank 12 and {held[2] / held[None]:.2f}" in PROSE
-    )
+    low, lower, full = (f"{held[rank] / held[None]:.2f} times" for rank in (12, 2, 197))
+    assert f"takes {low} softmax's memory at rank 12, {lower} at rank 2 and {full} with the full operator" in PROSE
+    free, on, before = (arms["tiny", arm] for arm in ("G3B", "G3B-row", "G3B-rank"))
+    assert f"cost {100 * (free['accuracy'] - on['accuracy']):.2f} points of G3B's accuracy" in PROSE
+    assert f"put {100 * (on['object_mass'] - free['object_mass']):.1f} points more of the attention" in PROSE
+    assert f"that costs {100 * (free['accuracy'] - before['accuracy']):.2f} points (one seed)" in PROSE
+    for key in ("accuracy", "object_mass"):
+        error = sum(found[f"{key}_sd"] ** 2 / found["seeds"] for found in (free, on)) ** 0.5
+        assert abs(free[key] - on[key]) > 2 * error
+    rank = next(found["maps"] for found in fashion["runs"] if found["name"] == "tiny-G3B-rank-s0")
+    negative = 100 * fmean(share for heads in rank["negative_share"] for share in heads)
+    assert f"{negative:.0f} % of the weights are negative, and a row's sum is {rank['row_sum']['mean']:.2f}" in PROSE
+    graph = {of: f"{found['graph_step_ms']['median']:.1f}" for of, found in cost.items()}
+    soft, learned, rows = (graph["tiny", arm] for arm in ("softmax", "G3B", "G3B-row"))
+    assert f"{soft} ms with softmax, {learned} with G3B and {rows} with its rows" in PROSE
+    assert "width 112 {}, {} and {}.".format(*(graph["small", arm] for arm in ("softmax", "G3B", "G3B-row"))) in PROSE
+    checks = [part["check"] for part in fashion["parts"] if part["check"]]
+    assert all(set(found["graph"].values()) == {0.0} for check in checks for found in check["arms"].values())
     assert f"{fashion['done']} of {fashion['planned']} planned runs were made." in PROSE
     assert len(fashion["not_made"]) == fashion["planned"] - fashion["done"]
     assert (

@@ -30,7 +30,7 @@ def render(looked: list[Looked], infos: list[VisionModelInfo], shown: Shown, not
         rows=lambda: curves_table(looked, shown.layer, shown.head),
         note=note,
     )
-    projected = [m.word for m, i in zip(looked, infos, strict=True) if i.config.attention.projection != "none"]
+    projected = [m.word for m, i in zip(looked, infos, strict=True) if i.config.attention.projection == "row"]
     if projected:
         st.caption(
             f"{plain(' and '.join(projected))} then projects onto the simplex, so that its weights are positive and "
