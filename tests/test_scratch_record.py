@@ -19,7 +19,8 @@ def results(folder, work):
         found = dict.fromkeys((*scratch._MEASURED.split(), *scratch._RUN.split()), 1)
         found |= {"command": task.command, "environment": {"device": "a card", "time": "now"}, "config": {"x": seed}}
         found |= {"text": "brown fiction" if "fiction" in task.name else "persuasion", "ppl": 50.0 + seed}
-        found |= {"dense_ppl": 70.123456789, "kept_pairs": 0.25, "training": {**found, "losses": [[1, 2.0]]}}
+        found |= {"dense_ppl": 70.123456789, "kept_pairs": 0.25}
+        found["training"] = {**found, "losses": [[1, 2.0]], "log": [{"served_ppl": 90.0}, {"served_ppl": 80.0 + seed}]}
         if task.arguments[0] == "recall":
             one = {"nll": 2.0 + seed / 10, "control": 3.0, "right": 0.5, "right_control": 0.125}
             found |= {"random": {"32": one, "512": one}, "text": {"512": one}, "pairs": {"0.1": one, "0.5": one}}
@@ -32,6 +33,9 @@ def test_the_record_holds_every_run_and_names_what_is_missing(tmp_path):
     tasks = results(tmp_path, tmp_path / "work")
     record = scratch.pack(tmp_path, ROOT / scratch.PLAN, tmp_path / "work")
     assert record["not_made"] == [tasks[-1].name]
+    assert record["not_trained"] == []
+    assert record["planned"] == {"models": 17, "measurements": len(tasks)}
+    assert record["made"] == {"models": 17, "measurements": len(tasks) - 1}
     assert record["recipe"]["steps"] > 0
     assert len({(run["line"], run["seed"]) for run in record["runs"]}) == len(record["runs"]) == 17
     assert sum(len(run["measured"]) + len(run["recall"]) for run in record["runs"]) == len(tasks) - 1
@@ -48,12 +52,50 @@ def test_the_table_tells_means_and_spreads(tmp_path):
     record = scratch.pack(tmp_path, ROOT / scratch.PLAN, tmp_path / "work")
     rows = {line.split(" | ")[0]: line for line in scratch.table(record).splitlines()}
     dense = record["lines"][0]
-    assert dense["persuasion"] == {"mean": 51.0, "sd": 1.0}
+    assert dense["persuasion"] == {"mean": 51.0, "sd": 1.0, "seeds": 3}
     assert (dense["distance"], dense["seeds"], dense["set"]) == (512, 3, "served")
     copied = "50.0 ± 0.0 % (12.5 %) | 0.900 ± 0.100 | 0.900 ± 0.100 |"
-    assert rows["| dense"] == f"| dense | 3 | 25.0 % | 51.00 ± 1.00 | 51.00 ± 1.00 | 70.12 ± 0.00 | {copied}"
-    assert rows["| short-24"].startswith("| short-24 | 1 | 25.0 % | 50.00 | 50.00 | 70.12 | 50.0 % (12.5 %) | 1.000 |")
-    assert {"| focus-k16, served", "| focus-k16, soft"} <= set(rows)
+    assert (
+        rows["| dense"]
+        == f"| dense | 3 | 25.0 % | 81.00 ± 1.00 | 51.00 ± 1.00 | 51.00 ± 1.00 | 70.12 ± 0.00 | {copied}"
+    )
+    short = "| short-24 | 1 | 25.0 % | 80.00 | 50.00 | 50.00 | 70.12 | 50.0 % (12.5 %) | 1.000 |"
+    assert rows["| short-24"].startswith(short)
+    assert rows["| focus-k16, served"].startswith("| focus-k16, served | 3 | 25.0 % | 81.00 ± 1.00 |")
+
+
+def test_a_partial_record_says_what_it_lacks(tmp_path):
+    """Of three models two were trained, one of them measured in part; the records of training tell of both."""
+    work = tmp_path / "work"
+    for task in results(tmp_path, work):
+        if task.needs.name != "pretrain-dense" or "recall" in task.name:
+            (tmp_path / f"{task.name}.json").unlink(missing_ok=True)
+    for name, step, ppl in (
+        ("dense", 600, 81.0),
+        ("dense-s1", 600, 83.0),
+        ("dense-s2", 599, 1.0),
+        ("sfa-k16", 600, 90),
+    ):
+        place = work / f"scratch-{name}"
+        place.mkdir(parents=True)
+        told = dict.fromkeys(scratch._RUN.split(), 1) | {"step": step, "log": [{"served_ppl": ppl}]}
+        told |= {"environment": {"device": "a card"}, "settings": {"steps": 600, "config": {"y": 1}}}
+        (place / "training_record.json").write_text(json.dumps(told))
+    record = scratch.pack(tmp_path, ROOT / scratch.PLAN, work)
+    assert record["made"] == {"models": 3, "measurements": 2}
+    assert {"dense-s2", "sfa-k16-s1", "window-128"} <= set(record["not_trained"])
+    assert len(record["not_trained"]) == 14
+    rows = [line for line in scratch.table(record).splitlines() if line.startswith(("| dense", "| sfa"))]
+    bare = " | ".join(["not measured"] * 6)
+    assert rows == [
+        "| dense | 2 | 25.0 % | 82.00 ± 1.41 | 50.00 (1 of 2) | 50.00 (1 of 2) | 70.12 (1 of 2) | "
+        "not measured | not measured | not measured |",
+        f"| sfa-k16 | 1 | not measured | 90.00 | {bare} |",
+    ]
+    section = scratch.section(record)
+    assert f"Partial: 3 of 17 models were trained, and 2 of {record['planned']['measurements']} measurements" in section
+    assert "validation slice alone: sfa-k16, dense-s1." in section
+    assert next(run for run in record["runs"] if run["line"] == "sfa-k16")["config"] == {"y": 1}
 
 
 def test_a_section_takes_its_own_place_alone(tmp_path):
@@ -65,7 +107,7 @@ def test_a_section_takes_its_own_place_alone(tmp_path):
     first = page.read_text()
     assert first.startswith("before\n\n## From scratch\n\n" + scratch.BEGIN)
     assert first.endswith(scratch.END + "\n\n## Times on a CPU\n\nafter\n")
-    assert f"Not made: {record['not_made'][0]}." in first
+    assert "Partial: 17 of 17 models" in first
     page.write_text(first.replace("51.00", "wrong"))
     scratch.write_section(record, page)
     assert page.read_text() == first
