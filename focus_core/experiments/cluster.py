@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from focus_core.errors import InvalidInput, NotAvailable
-from focus_core.experiments.plan import Task
+from focus_core.experiments.plan import Task, missing
 from focus_core.experiments.runner import LOOK_AGAIN, THREADS, Job, job_of, order, perform_task, prepare, summary
 from focus_core.experiments.worker import ELSEWHERE, STOPPED, start
 
@@ -104,7 +104,7 @@ class _Run:
         workers: int,
     ) -> None:
         self.ray, self.work, self.mark, self.deadline, self.told = ray, work, mark, deadline, told
-        self.waiting = [task for task in tasks if not task.done()]
+        self.waiting = missing(tasks)
         self.running: dict[Any, Task] = {}
         self.made: list[str] = []
         self.failed: dict[str, str] = {}

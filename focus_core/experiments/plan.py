@@ -301,10 +301,18 @@ def _named(name: str, where: str) -> None:
         raise InvalidInput(f"{where} has the name {name!r:.60}.", "Files are called so: letters, digits and . + - _.")
 
 
+def missing(tasks: Sequence[Task]) -> list[Task]:
+    """What is not done, without the trainings that nobody needs any more: all that reads them is measured."""
+    waiting = [task for task in tasks if not task.done()]
+    measured = {task.needs.name for task in tasks if task.needs}
+    needed = {task.needs.name for task in waiting if task.needs}
+    return [task for task in waiting if task.name in needed or task.name not in measured]
+
+
 def left(tasks: Sequence[Task]) -> list[dict[str, Any]]:
     """What ``--list`` shows: every task, whether it is done, and the seconds that a missing one is expected to take."""
-    rows = []
+    waiting, rows = {task.name for task in missing(tasks)}, []
     for task in tasks:
-        done = task.done()
+        done = task.name not in waiting
         rows.append({"task": task.name, "done": done, "seconds": 0 if done else task.seconds, "command": task.command})
     return rows

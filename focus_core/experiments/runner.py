@@ -11,7 +11,7 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-from focus_core.experiments.plan import Task
+from focus_core.experiments.plan import Task, missing
 from focus_core.experiments.worker import ELSEWHERE, STOPPED, perform_once, start
 
 THREADS = 2
@@ -90,7 +90,7 @@ def job_of(task: Task, work: Path) -> Job:
 
 def summary(tasks: Sequence[Task], made: list[str], failed: dict[str, str], began: float) -> dict[str, Any]:
     """What a run gives back."""
-    left = [task.name for task in tasks if task.name not in failed and not task.done()]
+    left = [task.name for task in missing(tasks) if task.name not in failed]
     return {"made": made, "failed": failed, "left": left, "seconds": round(time.monotonic() - began, 1)}
 
 
@@ -104,7 +104,7 @@ class _Run:
         told: Callable[[str], None],
     ) -> None:
         self.work, self.free, self.deadline, self.told = work, free, deadline, told
-        self.waiting = [task for task in tasks if not task.done()]
+        self.waiting = missing(tasks)
         self.running: dict[Future, tuple[Task, ProcessPoolExecutor]] = {}
         self.made: list[str] = []
         self.failed: dict[str, str] = {}

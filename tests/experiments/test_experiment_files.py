@@ -9,7 +9,7 @@ from focus_core.cli import parser
 from focus_core.cli.options import settings
 from focus_core.cli.train import _texts
 from focus_core.errors import InvalidInput
-from focus_core.experiments.plan import left, read_plan
+from focus_core.experiments.plan import left, missing, read_plan
 from focus_core.training.scratch_settings import ScratchSettings, schedule
 from focus_core.training.settings import TrainSettings
 from focus_core.variants import make
@@ -102,6 +102,19 @@ def test_what_is_there_is_done_only_if_it_is_what_is_asked_for(tmp_path):
     measure.place.write_text(json.dumps({"command": "another"}))
     with pytest.raises(InvalidInput, match="another measurement"):
         measure.done()
+
+
+def test_a_training_that_nothing_needs_any_more_is_not_made(tmp_path):
+    """As in a fresh checkout, which has the results and not the adapters."""
+    tasks = plan(tmp_path)
+    (tmp_path / "results").mkdir()
+    for task in tasks[1:5]:
+        assert tasks[0] in missing(tasks)
+        task.place.write_text(json.dumps({"command": task.command}))
+    assert [task.name for task in missing(tasks)] == [task.name for task in tasks[5:]]
+    assert [row["done"] for row in left(tasks)] == [True] * 5 + [False] * 5
+    # Asked for alone, it is.
+    assert missing(tasks[:1]) == tasks[:1]
 
 
 @pytest.mark.parametrize(
