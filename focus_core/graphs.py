@@ -43,31 +43,40 @@ def graph_decoding(active: Retrofit, room: int, graph: bool | None = None) -> It
         What counts the steps.
 
     Raises:
+        InvalidInput: a room that is none, or a model that decodes so already.
         Unsupported: the variant or the model cannot decode so; and from the model's forward: more than one new token a
             row after the prefill, more tokens than there is room for, beams, or outputs that a graph does not give.
         TooLarge: from the first step, where the memory for the room is missing, with the numbers.
     """
-    if room < 1:
-        raise InvalidInput(f"room is {room}.", "It counts the prompt and the new tokens.")
+    if not isinstance(room, int) or isinstance(room, bool) or room < 1:
+        raise InvalidInput(f"room is {room!r}.", "It counts the prompt and the new tokens: a whole number from 1 on.")
     native = [layer for layer, window in enumerate(active.facts.native) if window is not None]
     if native:
         raise Unsupported(
             f"Layers {', '.join(map(str, native))} of {active.facts.name} have a sliding window of their own, whose "
             f"cache cannot be given room."
         )
-    decoding = GraphDecoding(active, room, graph)
     model = active.model
+    # Accelerate's hooks on a model that is spread over devices stand in the same place.
+    before = vars(model).get("forward")
+    if hasattr(before, "graph_decoding"):
+        raise InvalidInput("The model decodes in a cache with room already.", "Leave that block first; it cannot nest.")
+    decoding = GraphDecoding(active, room, graph)
 
     # generate() reads the signature of what is wrapped.
     @functools.wraps(decoding.usual)
     def forward(*args: Any, **kwargs: Any) -> Any:
         return decoding.forward(*args, **kwargs)
 
+    forward.graph_decoding = decoding  # type: ignore[attr-defined]
     model.forward = forward
     try:
         yield decoding
     finally:
-        del model.forward
+        if before is None:
+            del model.forward
+        else:
+            model.forward = before
         decoding.drop()
 
 
@@ -101,7 +110,10 @@ class GraphDecoding:
             raise Unsupported(f"{ids.shape[1]} tokens at a time cannot go into a cache with room, which takes one.")
         step = self._step
         if step is None or step.cache() is not cache:
-            step = self._step = _Step(self._active, cache, self._steps(cache, ids, kwargs.get("attention_mask")), ids)
+            found = self._steps(cache, ids, kwargs.get("attention_mask"))
+            if found is None:
+                return self.usual(*args, **kwargs)
+            step = self._step = _Step(self._active, cache, found, ids)
         steps = step.steps
         steps.check()
         step.fill(ids, kwargs.get("position_ids"))
@@ -125,12 +137,13 @@ class GraphDecoding:
         self._step = None
 
     def _run(self, step: _Step) -> Any:
-        step.steps.begin()
-        return self.usual(
-            input_ids=step.ids, position_ids=step.positions, use_cache=True, **{self._keyword: step.cache()}
-        )
+        with step.steps.under_way():
+            return self.usual(
+                input_ids=step.ids, position_ids=step.positions, use_cache=True, **{self._keyword: step.cache()}
+            )
 
-    def _steps(self, cache: Any, ids: torch.Tensor, mask: torch.Tensor | None) -> Steps:
+    def _steps(self, cache: Any, ids: torch.Tensor, mask: torch.Tensor | None) -> Steps | None:
+        """The cache's room, made where there is none; None while a row's new token is padding: that is prefill."""
         found = steps_of(cache)
         if found is not None:
             return found
@@ -143,11 +156,15 @@ class GraphDecoding:
             )
         first = first_key_of(mask, cache.get_seq_length() + 1)
         first = None if first is None else first.to(ids.device)
+        if first is not None and bool((first > cache.get_seq_length()).any()):
+            return None
         return make_room(cache, self._room, first, graph, owner_of(variant, self._active.adapter))
 
     def _refuse(self, args: tuple, kwargs: dict[str, Any]) -> None:
         read = {"input_ids", "position_ids", self._keyword} | _SAY_NOTHING
         more = [name for name, value in kwargs.items() if name not in read and value is not None and value is not False]
+        if kwargs.get("return_dict") is False:
+            more.append("return_dict=False")
         if more or len(args) > 1:
             said = ", ".join(more) or f"{len(args)} arguments by position"
             raise Unsupported(f"A step in a cache with room does not take {said}.", "Leave it out, or leave the block.")

@@ -7,7 +7,8 @@ a number of the machine, and beside it one on the device, which a CUDA graph of 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -16,6 +17,7 @@ from transformers.cache_utils import Cache, DynamicLayer
 from focus_core.cache import StateLayer
 from focus_core.errors import TooLarge, Unsupported
 from focus_core.kernels.focus.triton import machine_refusal
+from focus_core.models.memory import free_memory
 
 GB = 1e9
 
@@ -39,6 +41,25 @@ class Steps:
         self.tokens = torch.full((1,), count, dtype=torch.int64, device=device)
         self.positions = self.tokens[None]
         self.scratch: dict[Any, Any] = {}
+        self._open = False
+
+    @contextmanager
+    def under_way(self) -> Iterator[None]:
+        """A step, outside of which nothing is written: who does not count it would write over its token."""
+        self.begin()
+        self._open = True
+        try:
+            yield
+        finally:
+            self._open = False
+
+    def check_open(self) -> None:
+        """Refuse a token that nobody counts."""
+        if not self._open:
+            raise Unsupported(
+                "This cache has room, and takes tokens inside graph_decoding alone, without gradients.",
+                "Go on inside such a block, with the cache named, or start a new cache.",
+            )
 
     def begin(self) -> None:
         """Count the new token on the device; a graph of a step starts with this."""
@@ -88,6 +109,7 @@ class StepLayer(StateLayer):
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Write the new token's keys and values, and give those of all tokens."""
         steps, (new, wide) = self.steps, key_states.shape[-2:]
+        steps.check_open()
         if new != 1:
             raise Unsupported(f"{new} tokens at a time cannot go into a cache with room, which takes one.")
         if not steps.whole:
@@ -193,6 +215,8 @@ def _bytes(layer: Any, room: int) -> tuple[int, int]:
 
 
 def _free(device: torch.device) -> float:
+    if device.type == "cpu":
+        return float(free_memory())
     if device.type != "cuda":
         return float("inf")
     unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)

@@ -92,8 +92,9 @@ def test_the_room_ends_with_numbers(model):
             generated(model, tokens(1, 20), max_new_tokens=5)
         with pytest.raises(Unsupported, match="holds 24 tokens, and room for 23"):
             generated(model, tokens(1, 24), max_new_tokens=2)
-        with pytest.raises(InvalidInput), graph_decoding(active, 0):
-            pass
+        for room in (0, None, 2.5, True):
+            with pytest.raises(InvalidInput, match="room is"), graph_decoding(active, room):
+                pass
 
 
 def test_missing_memory_is_said_before_anything_is_made(model):
@@ -116,6 +117,8 @@ def test_what_a_graph_cannot_do_is_refused(model):
             named = {compat.cache_keyword(model): cache}
             with pytest.raises(Unsupported, match="output_hidden_states"):
                 model(one, output_hidden_states=True, **named)
+            with pytest.raises(Unsupported, match="return_dict=False"):
+                model(one, return_dict=False, **named)
             step(model, one, cache)
             with pytest.raises(Unsupported, match="2 tokens at a time"):
                 step(model, tokens(2, 2), cache)
@@ -149,6 +152,49 @@ def test_float_state_and_no_graph_is_left_behind(model):
         with graph_decoding(active, 40) as decoding:
             assert_same(generated(model, ids), wanted)
         assert decoding._step is None
+
+
+def test_a_prompt_read_token_by_token_keeps_its_padding(model, router):
+    ids = tokens(3, 9)
+    mask = torch.ones_like(ids)
+    mask[1, :4] = mask[2, :8] = 0
+    with retrofit(model, make(*VARIANTS["focus"]), router) as active:
+        wanted = generated(model, ids, mask)
+        with graph_decoding(active, 20) as decoding:
+            assert torch.equal(generated(model, ids, mask, prefill_chunk_size=1).sequences, wanted.sequences)
+        # The last row's first real token is the prompt's last one: before it all is prefill.
+        assert decoding.eager == 1 + 6
+
+
+def test_nothing_is_written_into_room_that_nobody_counts(model):
+    one, refused = tokens(2, 1), pytest.raises(Unsupported, match="inside graph_decoding alone")
+    with retrofit(model, make("dense")) as active, torch.no_grad():
+        with graph_decoding(active, 20):
+            _, cache = step(model, tokens(2, 8))
+            step(model, one, cache)
+            with torch.enable_grad(), refused:
+                step(model, one, cache)
+        with refused:
+            step(model, one, cache)
+        with graph_decoding(active, 20):
+            step(model, one, cache)
+        assert cache.get_seq_length() == 10
+
+
+def test_a_block_leaves_the_forward_that_was_there(model):
+    usual = model.forward
+    model.forward = lambda *args, **kwargs: usual(*args, **kwargs)
+    own = model.forward
+    try:
+        with retrofit(model, make("dense")) as active:
+            with graph_decoding(active, 20):
+                with pytest.raises(InvalidInput, match="already"), graph_decoding(active, 20):
+                    pass
+                with pytest.raises(KeyError):
+                    raise KeyError
+            assert model.forward is own
+    finally:
+        del model.forward
 
 
 def test_windows_of_the_model_have_no_room():
