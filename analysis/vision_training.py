@@ -239,10 +239,30 @@ def table(document: dict[str, Any]) -> pd.DataFrame:
                     "step": NONE if not step else f"{sig3(step['median'])} ms",
                     "memory": memory(cost.get("peak_memory_bytes")),
                     "on the object": with_sd(row["object_mass"], row["object_mass_sd"]),
-                    "loss roughness": sig3(row["roughness"]),
+                    "roughness": sig3(row["roughness"]),
                 }
             )
     return pd.DataFrame(rows)
+
+
+def step_sentence(document: dict[str, Any]) -> str:
+    """What a training step takes of the card alone, captured as one CUDA graph; nothing where that was not timed."""
+    parts = []
+    for size in sizes(document):
+        found = {
+            row["arm"]: row["graph_step_ms"]["median"]
+            for row in (document.get("cost") or {}).get("steps", [])
+            if row["size"] == size and row.get("graph_step_ms")
+        }
+        told = [f"{SHORT.get(arm, arm)} ({sig3(found[arm])})" for arm in _shown_arms(document) if arm in found]
+        if told:
+            parts.append(f"{size} {', '.join(told)}")
+    if not parts:
+        return ""
+    return (
+        "A step above is started kernel by kernel, and its time is mostly the program's. Captured as one CUDA graph it "
+        f"takes, in ms: {'; '.join(parts)}."
+    )
 
 
 def with_sd(mean: float, sd: float | None) -> str:

@@ -87,6 +87,14 @@ def test_the_table_leaves_open_what_was_not_measured(document):
     assert table.loc["softmax", "accuracy"] == "90.0 % ± 0.10"
 
 
+def test_captured_steps_are_told_where_they_were_timed(document):
+    assert words.step_sentence(document) == ""
+    for arm, taken in (("softmax", 2.8225), ("G3B", 5.221), ("never trained", 1.0)):
+        document["cost"]["steps"].append({"size": "tiny", "arm": arm, "graph_step_ms": {"median": taken}})
+    document["cost"]["steps"].append({"size": "tiny", "arm": "G3U", "graph_step_ms": None})
+    assert words.step_sentence(document).endswith("takes, in ms: tiny softmax (2.82), G3B (5.22).")
+
+
 def test_figures_hold_every_seed_and_rank(document):
     means, dots = words.accuracy_figure(document).data
     assert list(means.x) == pytest.approx([0, 1, 0.5])

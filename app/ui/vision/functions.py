@@ -33,7 +33,7 @@ def render(looked: list[Looked], infos: list[VisionModelInfo], shown: Shown, not
     projected = [m.word for m, i in zip(looked, infos, strict=True) if i.config.attention.projection == "row"]
     if projected:
         st.caption(
-            f"{plain(' and '.join(projected))} then projects onto the simplex, so that its weights are positive and "
+            f"{plain(' and '.join(projected))} then projects onto the simplex, so that no weight is negative and they "
             "add up to 1: drawn is what goes into the projection."
         )
     apart = "" if one_scale(looked, shown.layer, shown.head, shown.query) else " The panels have scales of their own."

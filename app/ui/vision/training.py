@@ -51,9 +51,11 @@ def _one(document: dict[str, Any], key: str) -> None:
     st.caption(
         "Marks are means over seeds with their standard deviation, small dots single seeds, dotted softmax's mean of "
         "the same size. G3B: 3 frequencies, rank 12, operators of every layer's own; U: shared by all layers; simplex: "
-        "rows, or the low-rank vector z, projected to be positive with sum 1."
+        "rows, or the low-rank vector z, projected so that none is negative and the sum is 1."
     )
-    st.dataframe(words.table(document), hide_index=True, key=f"{key}_table")
+    st.dataframe(words.table(document), hide_index=True, height="content", key=f"{key}_table")
+    if captured := words.step_sentence(document):
+        st.caption(plain(captured))
     if made := words.made_sentence(document):
         st.caption(plain(made))
     size = words.sizes(document)[-1] if words.sizes(document) else ""
