@@ -1,8 +1,7 @@
 """Slim attention's cluster kernel on a GPU: checked on odd shapes, then timed beside Triton's and dense attention.
 
-``python -m benchmarks.gpu_slim_clusters --json FILE``. Both cluster kernels run (``--plans clusters`` or ``pipeline``
-for one). Sizes that could be shipped are timed as graphs, and the shipped ones without one stage each, which says what
-bounds the kernel (their results are wrong, and nobody sees them).
+``python -m benchmarks.gpu_slim_clusters --json FILE``. Sizes that could be shipped are timed as graphs, and the shipped
+ones without one stage each, which says what bounds the kernel (their results are wrong, and nobody sees them).
 """
 
 from __future__ import annotations
@@ -21,14 +20,14 @@ from benchmarks import gpu_decode_shapes as shapes
 from benchmarks.gpu_decode_checks import LIMITS, slim
 from benchmarks.gpu_decode_ways import Race, compared, dense_kernels, rate
 from benchmarks.gpu_record import Recording
-from benchmarks.gpu_slim_ways import WAYS, Way, build, kind_of, suits, usual
+from benchmarks.gpu_slim_ways import CHANGED, CHECKED, PLANS, ROTATED, build, changed, kind_of, suits, used
 from focus_core.benchmark.prefill import spread
-from focus_core.kernels.slim import cluster_applies as clusters
+from focus_core.kernels.slim import cluster_decode as clusters
 from focus_core.kernels.slim import slim_attention
+from focus_core.kernels.slim.cluster_decode import ClusterPlan
 
-SOURCES = ["focus_core/kernels/cuda/instructions.cu"]
-SOURCES += [f"focus_core/kernels/slim/{name}" for name in ("decode.cu", "pipeline.cu")]
-SOURCES += [f"focus_core/kernels/slim/{name}.py" for name in ("cluster_decode", "cluster_pipeline", "triton_decode")]
+SOURCES = ["focus_core/kernels/cuda/instructions.cu", "focus_core/kernels/slim/decode.cu"]
+SOURCES += [f"focus_core/kernels/slim/{name}.py" for name in ("cluster_decode", "triton_decode")]
 
 
 def cases() -> list[dict[str, Any]]:
@@ -51,26 +50,23 @@ def cases() -> list[dict[str, Any]]:
     return found
 
 
-def checks(ways: list[Way]) -> list[tuple[Way, dict[str, Any], Any]]:
-    """Kernels, cases and sizes: all cases with the usual ones, a part with others."""
-    found: list[tuple[Way, dict[str, Any], Any]] = []
-    for way in ways:
-        found += [(way, case, way.module.USUAL) for case in cases()]
-        for n, plan in enumerate(way.checked):
-            suited = [case for case in cases() if suits(plan, case["heads"], case["dim"])]
-            found += [(way, case, plan) for case in suited[n % 3 :: 3]]
+def checks() -> list[tuple[dict[str, Any], ClusterPlan | None]]:
+    """Cases and sizes: all with the usual ones, a part with others."""
+    found: list[tuple[dict[str, Any], ClusterPlan | None]] = [(case, None) for case in cases()]
+    for n, plan in enumerate(CHECKED):
+        suited = [case for case in cases() if suits(plan, case["dim"])]
+        found += [(case, plan) for case in suited[n % 3 :: 3]]
     return found
 
 
-def check(case: dict[str, Any], way: Way | None = None, plan: Any = None) -> dict[str, Any]:
+def check(case: dict[str, Any], plan: ClusterPlan | None = None) -> dict[str, Any]:
     """Relative error of the output and error of the log-sum-exp of one case, and whether they are within the limits."""
     shape = {name: x for name, x in case.items() if name not in ("softcap", "scale", "first", "dtype")}
-    way = way or usual()
-    named = {**case, "way": way.name, "plan": str(plan or way.module.USUAL)}
+    named = {**case, "plan": str(plan or clusters.USUAL[bool(case.get("turned"))])}
     try:
         compute = slim(case, "cuda", **shape)
         wanted, sums = compute("reference", True)
-        with way.used(plan):
+        with used(plan):
             out, lse = compute("cuda", False)
         some = sums > -math.inf
         error = float((out.float() - wanted).norm() / wanted.norm().clamp_min(1e-30))
@@ -83,11 +79,11 @@ def check(case: dict[str, Any], way: Way | None = None, plan: Any = None) -> dic
         return {**named, "good": False, "problem": f"{type(problem).__name__}: {problem}"[-700:]}
 
 
-def measure(shape: dict[str, Any], repeats: int, triton: bool, ways: list[Way]) -> list[dict[str, Any]]:
+def measure(shape: dict[str, Any], repeats: int, triton: bool) -> list[dict[str, Any]]:
     """Rows of one shape."""
     c, race, past = shapes.slim_call(shape), Race(), shape["tokens"] - 1
-    scale, mine = shape["dim"] ** -0.5, usual()
-    build([(way, c.operands, False, plan) for way in ways for plan in way.plans])
+    scale, turned = shape["dim"] ** -0.5, shape["turned"]
+    build([(c.operands, False, plan) for plan in PLANS[turned]])
     race.add("cuda", [lambda: slim_attention(c.q, **c.given, backend="cuda")])
     if triton:
         race.add("triton", [lambda: slim_attention(c.q, **c.given, backend="triton")], eager=False)
@@ -96,15 +92,12 @@ def measure(shape: dict[str, Any], repeats: int, triton: bool, ways: list[Way]) 
     dense = [
         name for name, kernel in dense_kernels(False).items() if race.add(name, [functools.partial(kernel, c.q, k, v)])
     ]
-    tried = []
-    for way in ways:
-        for plan in way.plans:
-            step = functools.partial(way.step, c.operands, past, plan)
-            tried += [f"{plan}"] if race.add(f"{plan}", [step], eager=False) else []
-        for stage in way.left_out:
-            name = f"{way.name} without {stage}"
-            with way.without(stage):
-                step = functools.partial(way.step, c.operands, past)
+    step = functools.partial(clusters.cluster_states, c.operands, past, scale, None)
+    tried = [f"{plan}" for plan in PLANS[turned] if race.add(f"{plan}", [functools.partial(step, plan)], eager=False)]
+    for name in CHANGED:
+        if turned or name not in ROTATED:
+            # A graph keeps the kernel that it was made with.
+            with changed(name):
                 tried += [name] if race.add(name, [step], eager=False) else []
     about = {
         "method": "slim",
@@ -119,12 +112,11 @@ def measure(shape: dict[str, Any], repeats: int, triton: bool, ways: list[Way]) 
     times = race.times(repeats)
     size = c.operands.state.nbytes
     row = {**about, **compared(times, "cuda", dense), "refused": race.refused, "bytes": size}
-    row |= {"dense_bytes": k.nbytes + v.nbytes, "way": mine.name}
+    row |= {"dense_bytes": k.nbytes + v.nbytes}
     row |= {"gb_per_s": rate(size, row["ms_graph"]), "error": shapes.slim_error(c, c_out(c), scale)}
-    found = mine.module.compiled(c.operands, False, mine.module.USUAL)
-    at_once = found.clusters(shape["heads"] * shape["dim"] // clusters.COLUMNS)
-    row |= {"clusters": at_once}
-    row |= {"shares": mine.module.shares(shape["batch"], past, at_once, mine.module.USUAL.tile)}
+    plan = clusters.plan_for(c.operands)
+    at_once = clusters.compiled(c.operands, False, plan).clusters(shape["heads"] * shape["dim"] // clusters.COLUMNS)
+    row |= {"clusters": at_once, "shares": clusters.shares(shape["batch"], past, at_once, plan.tile)}
     rows = [row]
     for name in [*(["triton"] if triton else []), *tried]:
         ms = spread(times[f"{name}_graph"])
@@ -146,26 +138,25 @@ def why(rows: list[dict[str, Any]]) -> dict[str, str]:
     if whole is None or whole["speedup_graph"] >= 1.5:
         return {}
     ms = {row["design"]: row["ms_graph"]["median"] for row in some if "kept" in row}
-    mine = usual()
-    states = ms[f"{mine.module.USUAL}"]
+    usual = f"{clusters.USUAL[False]}"
+    states = ms[usual]
     least = 0.5 * whole[f"{whole['baseline_graph']}_graph_ms"]["median"]
-    left = {name.removeprefix(f"{mine.name} "): x for name, x in ms.items() if name.startswith(f"{mine.name} without")}
-    parts = ", ".join(f"{name} {x:.2f}" for name, x in left.items())
-    others = {name: x for name, x in ms.items() if "Plan(" in name and name != f"{mine.module.USUAL}"}
+    parts = ", ".join(f"{name} {x:.2f}" for name, x in ms.items() if name.startswith("without"))
+    others = {name: x for name, x in ms.items() if "Plan(" in name and name != usual}
     best = min(others, key=lambda name: others[name], default="")
     return {
         "slim-decode": f"The states are read once, {whole['bytes'] / 1e9:.2f} GB at {whole['gb_per_s']:,.0f} GB/s; at "
         f"dense attention's own rate that would take {least:.2f} ms, and the kernel takes {states:.2f} of "
         f"{whole['ms_graph']['median']:.2f}. {whole['clusters']} clusters of blocks run at once. Milliseconds with one "
-        f"stage left out: {parts}. Of other sizes and designs, {best} is the fastest with "
+        f"stage left out: {parts}. Of other sizes, {best} is the fastest with "
         f"{others.get(best, math.nan):.2f}; Triton's kernels take {ms.get('triton', math.nan):.2f} for the whole step."
     }
 
 
 def short(row: dict[str, Any]) -> str:
     """One line."""
-    names = ("batch", "turned", "design", "baseline_graph", "speedup_graph", "speedup", "gb_per_s", "error", "way",
-             "clusters", "shares", "refused")  # fmt: skip
+    names = ("batch", "turned", "design", "baseline_graph", "speedup_graph", "speedup", "gb_per_s", "error", "clusters",
+             "shares", "refused")  # fmt: skip
     kept: dict[str, Any] = {n: row[n] for n in names if n in row}
     kept |= {n: x["median"] for n, x in row.items() if isinstance(x, dict) and "median" in x}
     return json.dumps({n: round(x, 4) if isinstance(x, float) else x for n, x in kept.items()})
@@ -178,18 +169,14 @@ def main() -> None:
     parser.add_argument("--parts", default="check,time")
     parser.add_argument("--repeats", type=int, default=15)
     parser.add_argument("--triton", action="store_true", help="time Triton's kernels too")
-    parser.add_argument("--plans", default=",".join(WAYS), help="kernels that are checked and timed")
     chosen = parser.parse_args()
-    ways = [WAYS[name] for name in chosen.plans.split(",")]
     record = Recording(chosen.json, "Slim attention's decode step by clusters of blocks beside dense ones.", SOURCES)
     with torch.no_grad():
-        wanted = checks(ways) if "check" in chosen.parts else []
+        wanted = checks() if "check" in chosen.parts else []
         if wanted:
-            build(
-                [(way, kind_of(case, torch.device("cuda", 0)), "softcap" in case, plan) for way, case, plan in wanted]
-            )
-        for way, case, plan in wanted:
-            found = check(case, way, plan)
+            build([(kind_of(case, torch.device("cuda", 0)), "softcap" in case, plan) for case, plan in wanted])
+        for case, plan in wanted:
+            found = check(case, plan)
             record.check(found)
             if found["good"]:
                 print("ok", json.dumps(found), flush=True)
@@ -199,7 +186,7 @@ def main() -> None:
         if record.failed():
             sys.exit(1)
         for shape in shapes.SHAPES["slim"] if "time" in chosen.parts else []:
-            for row in measure(shape, chosen.repeats, chosen.triton, ways):
+            for row in measure(shape, chosen.repeats, chosen.triton):
                 record.found["rows"].append(row)
                 print(short(row), flush=True)
             record.add()

@@ -1,4 +1,4 @@
-"""Slim attention's two cluster kernels as the benchmark runs them: sizes that could be shipped, stages left out."""
+"""Slim attention's cluster kernel as the benchmark runs it: sizes that could be shipped, and its source changed."""
 
 from __future__ import annotations
 
@@ -6,138 +6,106 @@ import tempfile
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from focus_core.kernels.slim import Turned, api, cluster_decode, cluster_pipeline
+from focus_core.kernels.slim import Turned
+from focus_core.kernels.slim import cluster_decode as clusters
 from focus_core.kernels.slim.cluster_decode import ClusterPlan
-from focus_core.kernels.slim.cluster_pipeline import PipelinePlan
 from focus_core.kernels.slim.operands import Operands
 
-
-@dataclass(frozen=True)
-class Way:
-    """A kernel.
-
-    Attributes:
-        name: for people.
-        module: that has ``cluster_states``.
-        plans: sizes that are timed, the usual ones first.
-        checked: sizes that are checked beside the usual ones, each on a third of the cases.
-        left_out: stages that can be left out, and the source's words that do it.
-    """
-
-    name: str
-    module: Any
-    plans: list[Any]
-    checked: list[Any]
-    left_out: dict[str, dict[str, str]] = field(default_factory=dict)
-
-    def step(self, operands: Operands, past: int, plan: Any = None) -> Any:
-        """Sums of the past states."""
-        return self.module.cluster_states(operands, past, operands.q.shape[3] ** -0.5, None, plan)
-
-    @contextmanager
-    def used(self, plan: Any = None) -> Iterator[None]:
-        """``backend="cuda"`` computes by this kernel, of other sizes if any are given."""
-        before, usual = api.CLUSTERS, self.module.USUAL
-        api.CLUSTERS, self.module.USUAL = self.module.__name__, plan or usual
-        try:
-            yield
-        finally:
-            api.CLUSTERS, self.module.USUAL = before, usual
-
-    @contextmanager
-    def without(self, stage: str) -> Iterator[None]:
-        """The kernel with one stage left out; its results are wrong."""
-        usual = self.module._SOURCE
-        text = usual.read_text(encoding="utf-8")
-        for old, new in self.left_out[stage].items():
-            assert old in text, f"{stage} is written otherwise."
-            text = text.replace(old, new)
-        with tempfile.TemporaryDirectory() as folder:
-            self.module._SOURCE = Path(folder, f"{stage}.cu".replace(" ", "-"))
-            self.module._SOURCE.write_text(text, encoding="utf-8")
-            try:
-                yield
-            finally:
-                self.module._SOURCE = usual
-
-
-_MULTIPLY = "multiply(acc[i][n], left[i], right[n / 2] + n % 2 * 2)"
-_LEFT = "matrices(left[i], weights + i * 16 * LINE + k * 32)"
-_RIGHT = "turned_matrices(right[n], rows + k * 16 * ROW + n * 32)"
-TILES = Way(
-    "clusters",
-    cluster_decode,
-    [ClusterPlan(), ClusterPlan(64, 2), ClusterPlan(32, 6), ClusterPlan(64, 3, 4), ClusterPlan(64, 3, 8)],
-    [ClusterPlan(32, 6, 3)],
-    {
-        "products": {_MULTIPLY: "acc[i][n][0] += number(left[i][0] ^ right[n / 2][n % 2])"},
-        "reading for products": {
-            _RIGHT: "for (u32& x : right[n]) x = rows",
-            f" {_LEFT}": " for (u32& x : left[i]) x = weights",
-        },
-        "reading for scores": {
-            "one = load(at_one + at), two = load(at_two + at)": "one = at_one + at, two = at_two + at"
-        },
-        "angles": {"if (TURNED && t + 1 < tiles) angles(t + 1)": ""},
-    },
-)
+PLANS = {
+    False: [
+        ClusterPlan(), ClusterPlan(teams=2), ClusterPlan(stages=5), ClusterPlan(stages=3), ClusterPlan(64, 3),
+    ],
+    True: [
+        ClusterPlan(teams=2), ClusterPlan(), ClusterPlan(stages=3, teams=2), ClusterPlan(stages=3),
+        ClusterPlan(stages=4, teams=4), ClusterPlan(48, 2, 2), ClusterPlan(64, 2),
+    ],
+}  # fmt: skip
+"""Sizes that are timed, by whether keys are rotated; the usual ones first."""
+CHECKED = [ClusterPlan(64, 2), ClusterPlan(48, 2, 2), ClusterPlan(32, 3, 4)]
+"""Sizes that are checked beside the usual ones, each on a third of the cases."""
 
 _SCORING = (
     "for (int i = 0; i < tiles; i++) {\n      const int b = (begin + i) / each, t = (begin + i) % each;\n      if ("
 )
 _WAITING = "barrier_wait_cluster(sent, (i / SLOTS) & 1);\n      if (thread == 0) barrier_expect(sent, SENT);\n"
 _WEIGHTING = "for (int k = 0; k < TILE; k += 16)"
-_SENDING = "const int to = n + lane / 4 / OWN * 4 + lane % 4;\n        if (to >= CLUSTER) continue;"
+_SENDING = "const int to = n + lane / 4 / MINE * 4 + lane % 4;\n        if (to >= CLUSTER) continue;"
+_COPIES = "for (int n = rank; n < ANGLES / BLOCK; n += CLUSTER)"
+_ROTATING = "x[n] = pair(x0 * c[n][0] - y0 * s[n][0], x1 * c[n][1] - y1 * s[n][1]);"
+_ROTATING_TOO = "y[n] = pair(y0 * c[n][0] + x0 * s[n][0], y1 * c[n][1] + x1 * s[n][1]);"
+_READING = "load(from, c[n]);\n          load(from + SINES, s[n]);"
+_EXPECTED = "barrier_expect(full, STAGE + ANGLES);"
 _NO_WEIGHTS = {_WEIGHTING: _WEIGHTING.replace("TILE", "0")}
-_NO_SCORES = {_SCORING: _SCORING.replace("i = 0", "i = tiles"), _WAITING: ""}
-PIPELINE = Way(
-    "pipeline",
-    cluster_pipeline,
-    [
-        PipelinePlan(), PipelinePlan(32, 4), PipelinePlan(32, 3), PipelinePlan(32, 6, 512, 32), PipelinePlan(64, 3),
-        PipelinePlan(64, 2), PipelinePlan(64, 3, 512, 64), PipelinePlan(48, 4), PipelinePlan(32, 3, 1024),
-    ],
-    [PipelinePlan(64, 3, 512, 64), PipelinePlan(48, 4), PipelinePlan(32, 3, 1024, 32)],
-    {
-        "weighting": _NO_WEIGHTS,
-        "scoring and exchange": _NO_SCORES,
-        "all but copies": _NO_SCORES | _NO_WEIGHTS,
-        "other blocks": {
-            "SENT = HEADS * (": "SENT = OWN * (",
-            _SENDING: "const int to = rank;\n        if (n > 0 || lane % 4 > 0 || lane >= OWN * 4) continue;",
-        },
-        "angles": {"if (TURNED && i + 1 < tiles) angles(begin + i + 1)": ""},
-    },
-)  # fmt: skip
-WAYS = {way.name: way for way in (TILES, PIPELINE)}
+_NO_COPIES = {_EXPECTED: "barrier_expect(full, STAGE);", _COPIES: _COPIES.replace("n < ANGLES / BLOCK", "n < 0")}
+_OWN_COPIES = {_COPIES: "for (int n = 0; n < ANGLES / BLOCK; n++)", "copy_box_to_all<CLUSTER>(": "copy_box("}
+# Blocks that do not wait for each other must not copy to each other.
+_NO_SCORES = {_SCORING: _SCORING.replace("i = 0", "i = tiles"), _WAITING: ""} | _NO_COPIES
+CHANGED: dict[str, dict[str, str]] = {
+    "without weighting": _NO_WEIGHTS,
+    "without scoring and exchange": _NO_SCORES,
+    "without all but copies": _NO_SCORES | _NO_WEIGHTS,
+    "without other blocks": {
+        "SENT = HEADS * (": "SENT = OWN * (",
+        _SENDING: "const int to = rank;\n        if (n > 0 || lane % 4 > 0 || lane >= MINE * 4) continue;",
+    }
+    | _OWN_COPIES,
+    "without copies of angles": _NO_COPIES,
+    "without reading angles": {_READING: "c[n][0] = c[n][1] = s[n][0] = s[n][1] = 0.5f;"},
+    "without rotating": {_ROTATING: "x[n] ^= bits(c[n][0]) ^ bits(x1);", _ROTATING_TOO: "y[n] ^= bits(s[n][1]);"},
+    "with each block's own copies of angles": _OWN_COPIES,
+}
+"""Changes of the source that tell what bounds the kernel. Only what is `with` something computes the same."""
+ROTATED = [name for name in CHANGED if "angles" in name or "rotating" in name]
+"""Those that change nothing where keys are not rotated."""
 
 
-def usual() -> Way:
-    """The kernel that ``backend="cuda"`` computes by."""
-    return next(way for way in WAYS.values() if way.module.__name__ == api.CLUSTERS)
+@contextmanager
+def used(plan: ClusterPlan | None) -> Iterator[None]:
+    """``backend="cuda"`` computes by these sizes; by the usual ones where none are given."""
+    before = clusters.USUAL
+    clusters.USUAL = before if plan is None else {False: plan, True: plan}
+    try:
+        yield
+    finally:
+        clusters.USUAL = before
 
 
-def suits(plan: Any, heads: int, dim: int) -> bool:
-    """Whether a plan's blocks are whole ones of a shape, with as many heads as the kernel knows."""
-    columns = getattr(plan, "columns", 512)
-    return heads * dim % columns == 0 and columns // dim <= 8
+@contextmanager
+def changed(name: str) -> Iterator[None]:
+    """The kernel's source with one of ``CHANGED``."""
+    usual = clusters._SOURCE
+    text = usual.read_text(encoding="utf-8")
+    for old, new in CHANGED[name].items():
+        assert old in text, f"{old} is written otherwise."
+        text = text.replace(old, new)
+    with tempfile.TemporaryDirectory() as folder:
+        clusters._SOURCE = Path(folder, f"{name}.cu".replace(" ", "-"))
+        clusters._SOURCE.write_text(text, encoding="utf-8")
+        try:
+            yield
+        finally:
+            clusters._SOURCE = usual
 
 
-def build(jobs: list[tuple[Way, Operands, bool, Any]]) -> None:
+def suits(plan: ClusterPlan, dim: int) -> bool:
+    """Whether the heads of a block can be shared by a plan's teams."""
+    return clusters.COLUMNS // dim % plan.teams == 0
+
+
+def build(jobs: list[tuple[Operands, bool, ClusterPlan | None]]) -> None:
     """Compile kernels by several threads; what the compiler refuses is refused again where it is used."""
 
-    def one(job: tuple[Way, Operands, bool, Any]) -> None:
-        way, operands, capped, plan = job
+    def one(job: tuple[Operands, bool, ClusterPlan | None]) -> None:
+        operands, capped, plan = job
         try:
-            way.module.compiled(operands, capped, plan)
+            clusters.compiled(operands, capped, plan or clusters.plan_for(operands))
         except Exception as problem:
-            print(f"{way.name} {plan}: {type(problem).__name__}: {problem}"[:500], flush=True)
+            print(f"{plan}: {type(problem).__name__}: {problem}"[:500], flush=True)
 
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(one, jobs))

@@ -29,13 +29,10 @@ struct Place { int x, y; };
 static Place blockIdx, gridDim, threadIdx;
 
 namespace machine {
-#ifndef BLOCK_THREADS
-#define BLOCK_THREADS 544
-#endif
 #ifndef SLOW
 #define SLOW 4
 #endif
-constexpr int threads = BLOCK_THREADS, warps = threads / 32, computing = 512;
+constexpr int threads = BLOCK_THREADS, warps = threads / 32;
 constexpr u32 room = 232448;
 struct Barrier { int need, pending, phase; i64 bytes; };
 struct Warp { int count; i64 round; u64 given[2][32][6]; };
@@ -43,8 +40,8 @@ struct Block {
   std::vector<unsigned char> memory = std::vector<unsigned char>(room, 0xff);
   std::vector<Barrier> barriers = std::vector<Barrier>(room / 8);
   Warp warp[warps] = {};
-  int met = 0, some = 0;
-  i64 meeting = 0, turn = 0;
+  int met[15] = {};
+  i64 meeting[15] = {};
 };
 struct Fiber { ucontext_t context; std::vector<char> stack; bool done, waits; i64 phase; };
 struct Copy { int block; u32 to; const u16* from; u32 bytes, barrier, sent[4], step; };
@@ -169,14 +166,6 @@ INLINE float other(float x, int mask) {
   auto given = machine::together({bits(x)});
   return number(given[machine::lane() ^ mask][0]);
 }
-INLINE float highest(float x) {
-  for (int mask = 16; mask > 0; mask /= 2) x = std::fmax(x, other(x, mask));
-  return x;
-}
-INLINE float sum(float x) {
-  for (int mask = 16; mask > 0; mask /= 2) x += other(x, mask);
-  return x;
-}
 INLINE float power(float x) { return exp2f(x); }
 INLINE float low(u32 x) { return number(x << 16); }
 INLINE float high(u32 x) { return number(x & 0xffff0000u); }
@@ -191,12 +180,7 @@ INLINE void load(u32 at, float (&x)[2]) { memcpy(x, machine::at(at, 8), 8); }
 INLINE void store(u32 at, u32 x) { memcpy(machine::at(at, 4), &x, 4); }
 INLINE void store(u32 at, float x) { store(at, bits(x)); }
 INLINE u32 load_global(const u16* from) { return from[0] | u32(from[1]) << 16; }
-INLINE void load_global(const float* from, float (&x)[2]) { memcpy(x, from, 8); }
 INLINE void store_global(float* to, const float* x) { memcpy(to, x, 8); }
-INLINE void store_at(u32 at, u32 rank, u32 x) {
-  machine::at(at, 4);
-  memcpy(&machine::blocks[rank].memory[at], &x, 4);
-}
 INLINE void cluster_arrive() {
   machine::Fiber& f = machine::fibers[machine::now];
   if (f.waits) machine::fail("arrived twice");
@@ -207,12 +191,6 @@ INLINE void cluster_arrive() {
 INLINE void cluster_wait() {
   while (machine::fibers[machine::now].phase == machine::phase) machine::others();
   machine::fibers[machine::now].waits = false;
-}
-INLINE void block_sync() {
-  machine::Block& b = machine::block();
-  const i64 meeting = b.meeting;
-  if (++b.met == machine::computing) b.met = 0, b.meeting++;
-  while (b.meeting == meeting) machine::others();
 }
 INLINE void barrier_init(u32 at, u32 count) {
   machine::block().barriers[at / 8] = {static_cast<int>(count), static_cast<int>(count), 0, 0};
@@ -233,11 +211,11 @@ INLINE void barrier_wait(u32 at, u32 parity) {
 }
 INLINE void barrier_wait_cluster(u32 at, u32 parity) { barrier_wait(at, parity); }
 template <int COUNT>
-INLINE void some_sync() {
+INLINE void some_sync(int team) {
   machine::Block& b = machine::block();
-  const i64 turn = b.turn;
-  if (++b.some == COUNT) b.some = 0, b.turn++;
-  while (b.turn == turn) machine::others();
+  const i64 meeting = b.meeting[team];
+  if (++b.met[team] == COUNT) b.met[team] = 0, b.meeting[team]++;
+  while (b.meeting[team] == meeting) machine::others();
 }
 INLINE void send(u32 at, u32 rank, const u32 (&x)[4], u32 barrier) {
   machine::at(at, 16);
@@ -247,26 +225,26 @@ INLINE void send(u32 at, u32 rank, u32 x, u32 barrier) {
   machine::at(at, 4);
   machine::copies.push_back({static_cast<int>(rank), at, nullptr, 4, barrier, {x}});
 }
-INLINE void copy(u32 to, const u16* from, u32 bytes, u32 barrier) {
-  if (to % 16 || reinterpret_cast<u64>(from) % 16) machine::fail("a copy from or to a place that is not aligned");
-  machine::copies.push_back({machine::now / machine::threads, to, from, bytes, barrier});
-  machine::fill(machine::copies.back(), true);
-}
-// What a tensor map describes; its box is BOX tokens of all columns.
-struct Map { const u16* from; i64 row_step, token_step; int tokens; };
-#ifdef BOX
-INLINE void copy_box(u32 to, const Map& map, int token, int columns, int row, u32 barrier) {
-  static const u16 nothing[COLS] = {};
+// What a tensor map describes; its box has some tokens of some pieces of 64 numbers.
+struct Map { const u16* from; i64 row_step, token_step; int tokens, box, pieces; };
+static void copy_box_of(int block, u32 to, const Map& map, int token, int columns, int row, u32 barrier) {
+  static const u16 nothing[4096] = {};
   if (to % 1024) machine::fail("a box whose place the swizzle does not suit");
-  for (int r = 0; r < BOX; r++) {
+  for (int r = 0; r < map.box; r++) {
     const u16* from = map.from + row * map.row_step + (token + r) * map.token_step + columns * 64;
     const u16* real = token + r < map.tokens ? from : nothing;
-    machine::copies.push_back(
-        {machine::now / machine::threads, to + r * 128, real, 2 * COLS, barrier, {}, BOX * 128});
+    const u32 step = map.box * 128;
+    machine::copies.push_back({block, to + r * 128, real, 128u * map.pieces, barrier, {}, step});
     machine::fill(machine::copies.back(), true);
   }
 }
-#endif
+INLINE void copy_box(u32 to, const Map& map, int token, int columns, int row, u32 barrier) {
+  copy_box_of(machine::now / machine::threads, to, map, token, columns, row, barrier);
+}
+template <int BLOCKS>
+INLINE void copy_box_to_all(u32 to, const Map& map, int token, int columns, int row, u32 barrier) {
+  for (int block = 0; block < BLOCKS; block++) copy_box_of(block, to, map, token, columns, row, barrier);
+}
 static void fragments(u32 (&x)[4], u32 row, bool turned) {
   auto given = machine::together({row});
   const int lane = machine::lane();

@@ -1,5 +1,5 @@
-// Runs Slim attention's cluster kernel on one sequence: FOLDER PAST PER TOKENS FIRST UNIT IN OUT SEED.
-// FOLDER holds q, state, cos and sin as raw numbers; part, most and total are written there.
+// Runs Slim attention's cluster kernel: FOLDER PAST SEQUENCES PER SPLITS TOKENS ANGLES UNIT IN OUT SEED.
+// FOLDER holds q, state, cos, sin and first as raw numbers; part, most and total are written there.
 
 #include "cluster_machine.h"
 #include KERNEL
@@ -7,23 +7,25 @@
 
 int main(int, char** given) {
   const std::string folder = std::string(given[1]) + "/";
-  const int past = atoi(given[2]), per = atoi(given[3]), tokens = atoi(given[4]), splits = (past + per - 1) / per;
-  const int first[1] = {atoi(given[5])};
-  srand(atoi(given[9]));
-  const auto q = read<u16>(folder + "q"), read_state = read<u16>(folder + "state");
+  const int past = atoi(given[2]), sequences = atoi(given[3]), per = atoi(given[4]), splits = atoi(given[5]);
+  const i64 tokens = atoi(given[6]), width = HEADS * DIM, lines = sequences * splits * LINES;
+  const int all = (past + TILE - 1) / TILE * sequences, clusters = (all + per - 1) / per;
+  const int rows_of_angles = atoi(given[7]);
+  srand(atoi(given[11]));
+  const auto q = read<u16>(folder + "q"), state = read<u16>(folder + "state");
   const auto cosines = read<float>(folder + "cos"), sines = read<float>(folder + "sin");
-  std::vector<u16> held(read_state.size() + 8);
-  u16* state = held.data();
-  while (reinterpret_cast<u64>(state) % 16) state++;
-  std::copy(read_state.begin(), read_state.end(), state);
-  std::vector<float> part(splits * LINES * WIDTH, NAN), most(splits * LINES, NAN), total(splits * LINES, NAN);
-  const i64 width = HEADS * DIM;
-  machine::kernel = [&]() {
-    slim_decode(q.data(), state, cosines.data(), sines.data(), first, part.data(), most.data(), total.data(),
-                tokens * width, width, 0, atof(given[6]), atof(given[7]), atof(given[8]), 1.0f, past, per);
+  const auto first = read<int>(folder + "first");
+  std::vector<float> part(lines * WIDTH, NAN), most(lines, NAN), total(lines, NAN);
+  const Map states = {state.data(), tokens * width, width, past, BOX, COLS / 64};
+  auto angles = [&](const std::vector<float>& x) {
+    return Map{reinterpret_cast<const u16*>(x.data()), tokens * DIM, DIM, past, BOX, 1};
   };
-  gridDim = {splits * CLUSTER, 1};
-  for (int split = 0; split < splits; split++) machine::run(CLUSTER, split * CLUSTER);
+  machine::kernel = [&]() {
+    slim_decode(states, angles(cosines), angles(sines), q.data(), first.data(), part.data(), most.data(), total.data(),
+                atof(given[8]), atof(given[9]), atof(given[10]), 0, past, all, per, splits, rows_of_angles);
+  };
+  gridDim = {clusters * CLUSTER, 1};
+  for (int cluster = 0; cluster < clusters; cluster++) machine::run(CLUSTER, cluster * CLUSTER);
   write(folder + "part", part);
   write(folder + "most", most);
   write(folder + "total", total);

@@ -1,18 +1,19 @@
 """Slim attention's cluster kernel: what it refuses, how tokens are shared, and the kernel itself where a GPU is."""
 
+import ctypes
 from types import SimpleNamespace
 
 import pytest
 import torch
 
 from benchmarks.gpu_slim_clusters import check, checks
-from benchmarks.gpu_slim_ways import WAYS, suits
+from benchmarks.gpu_slim_ways import CHANGED, CHECKED, PLANS, changed, suits, used
 from focus_core.errors import InvalidInput, NotAvailable
 from focus_core.kernels.cuda import compiler_refusal
-from focus_core.kernels.slim import Turned, api, cluster_decode, cluster_pipeline, slim_attention
+from focus_core.kernels.slim import Turned, cluster_decode, slim_attention
 from focus_core.kernels.slim.api import _serves
 from focus_core.kernels.slim.cluster_applies import cluster_machine_refusal, shape_refusal
-from focus_core.kernels.slim.cluster_decode import build_refusal, shares
+from focus_core.kernels.slim.cluster_decode import USUAL, build_refusal, plan_for, shares
 from focus_core.kernels.slim.operands import Operands
 
 ROOM = 232_448
@@ -38,15 +39,26 @@ def test_without_a_hopper_gpu_the_backend_says_so_and_auto_works():
 @pytest.mark.parametrize("heads, dim", [(32, 128), (8, 64), (32, 64), (24, 64), (4, 128), (20, 128)])
 def test_whole_blocks_of_columns_are_served_and_fit(heads, dim):
     assert shape_refusal(operands(heads, dim)) is None
-    plans = [plan for way in WAYS.values() for plan in (way.module.USUAL, *way.plans, *way.checked)]
-    assert all(plan.shared(heads, dim) <= ROOM for plan in plans if suits(plan, heads, dim))
+    for turned, plans in PLANS.items():
+        assert plans[0] == USUAL[turned]
+        suited = [plan for plan in (*plans, *CHECKED) if suits(plan, dim)]
+        assert all(plan.shared(heads, dim, turned) <= ROOM and plan.threads <= 1024 for plan in suited)
+    assert all(suits(plan, dim) for plan in USUAL.values())
 
 
-@pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
-def test_every_stage_can_be_left_out_of_the_source_as_it_is(way):
-    for stage in way.left_out:
-        with way.without(stage):
-            assert stage.replace(" ", "-") in way.module._SOURCE.name
+@pytest.mark.parametrize("name", CHANGED)
+def test_every_change_fits_the_source_as_it_is(name):
+    usual = cluster_decode._SOURCE
+    with changed(name):
+        assert cluster_decode._SOURCE.read_text() != usual.read_text()
+    assert usual == cluster_decode._SOURCE
+
+
+def test_sizes_can_be_chosen_for_a_while():
+    turned = operands(finish=Turned(torch.ones(1, 40, 32), torch.ones(1, 40, 32)))
+    with used(CHECKED[0]):
+        assert plan_for(operands()) == plan_for(turned) == CHECKED[0]
+    assert (plan_for(operands()), plan_for(turned)) == (USUAL[False], USUAL[True])
 
 
 @pytest.mark.parametrize(
@@ -68,17 +80,8 @@ def test_what_does_not_suit_is_refused(changes, reason):
 @pytest.mark.parametrize(
     "batch, past, clusters", [(1, 1, 16), (1, 32_767, 16), (16, 32_767, 15), (40, 999, 33), (3, 65, 7)]
 )
-def test_shares_are_whole_tiles_of_all_tokens(batch, past, clusters):
-    splits, per = shares(batch, past, clusters, 32)
-    assert per % 32 == 0
-    assert (splits - 1) * per < past <= splits * per
-
-
-@pytest.mark.parametrize(
-    "batch, past, clusters", [(1, 1, 16), (1, 32_767, 16), (16, 32_767, 15), (40, 999, 33), (3, 65, 7)]
-)
 def test_tiles_of_all_sequences_are_shared_evenly(batch, past, clusters):
-    every, per, used, splits = cluster_pipeline.shares(batch, past, clusters, 32)
+    every, per, used, splits = shares(batch, past, clusters, 32)
     each = every // batch
     assert (each - 1) * 32 < past <= each * 32
     assert used <= clusters
@@ -88,13 +91,12 @@ def test_tiles_of_all_sequences_are_shared_evenly(batch, past, clusters):
 
 
 def test_a_sequence_alone_keeps_all_clusters_busy():
-    assert shares(1, 32_767, 16, 32)[0] == 16
-    assert shares(16, 32_767, 16, 32)[0] == 1
+    assert shares(1, 32_767, 16, 32)[2:] == (16, 16)
+    assert shares(16, 32_767, 16, 32)[2:] == (16, 1)
 
 
 def test_what_cannot_be_built_is_asked_once_and_not_while_a_graph_is_captured(monkeypatch):
     asked, capturing = [], True
-    monkeypatch.setattr(api, "CLUSTERS", cluster_decode.__name__)
 
     def kernel(*wanted):
         asked.append(wanted)
@@ -119,14 +121,40 @@ def test_a_gpu_on_which_no_cluster_fits_is_refused(monkeypatch, clusters, told):
     assert found is None if told is None else told in found
 
 
+@pytest.mark.parametrize("rows", [0, 1, 2])
+def test_a_launch_gives_what_the_kernel_takes(monkeypatch, rows):
+    maps, launched = [], []
+    found = SimpleNamespace(launch=lambda grid, given: launched.append((grid, given)))
+    monkeypatch.setattr(cluster_decode, "_at_once", lambda found, size: 3)
+    monkeypatch.setattr(cluster_decode, "kernel", lambda *wanted: found)
+    monkeypatch.setattr(cluster_decode, "tensor_map", lambda *told: maps.append(told) or ctypes.c_int())
+    monkeypatch.setattr(cluster_decode.Parts, "merge", lambda *given: None)
+    angles = torch.ones(max(rows, 1), 40, 32)
+    given = operands(finish=Turned(angles, angles + 1) if rows else None)
+    sums, lse = cluster_decode.cluster_states(given, 39, 1.0, None)
+    assert (sums.shape, lse.shape) == ((2, 8, 512), (2, 8, 1))
+    ((grid, arguments),) = launched
+    assert grid == (2, 1, 1)
+    takes = cluster_decode._SOURCE.read_text().split("slim_decode(")[1].split(")")[0]
+    assert len(arguments) == takes.count(",") + 1
+    assert maps[0] == (given.state.data_ptr(), (64, 39, 8, 2), (1024, 128, 40 * 1024), (64, 8, 8, 1))
+    if rows:
+        # Cosines and sines in 32 bits are copied as twice as many numbers of 16.
+        step = 40 * 128 if rows > 1 else 39 * 128
+        assert [told[1:] for told in maps[1:]] == [((64, 39, 1, rows), (128, 128, step), (64, 8, 1, 1))] * 2
+        assert maps[1][0] == angles.data_ptr()
+    assert len(maps) == (3 if rows else 1)
+    assert arguments[-1].value == max(rows, 1)
+
+
 def test_tensors_of_two_devices_and_angles_of_other_rows_are_refused():
     q, state, weight = torch.randn(2, 8, 1, 64), torch.randn(2, 30, 512), torch.randn(512, 512)
-    for changed in (
+    for other in (
         {"value_weight": weight.to("meta")},
         {"finish": Turned(torch.ones(3, 30, 32), torch.ones(3, 30, 32))},
     ):
         with pytest.raises(InvalidInput, match=r"meta|3 rows"):
-            slim_attention(q, state, **({"value_weight": weight} | changed))
+            slim_attention(q, state, **({"value_weight": weight} | other))
 
 
 def test_a_missing_compiler_is_a_reason():
@@ -140,8 +168,6 @@ def test_a_missing_compiler_is_a_reason():
     not torch.cuda.is_available() or cluster_machine_refusal(torch.device("cuda", 0)) is not None,
     reason="needs a Hopper GPU and NVRTC; an emulated machine covers it elsewhere",
 )
-@pytest.mark.parametrize(
-    ("way", "case", "plan"), checks(list(WAYS.values()))[::3], ids=lambda x: getattr(x, "name", str(x))
-)
-def test_the_kernel_agrees_with_the_reference(way, case, plan):
-    assert check(case, way, plan)["good"]
+@pytest.mark.parametrize(("case", "plan"), checks()[::3], ids=str)
+def test_the_kernel_agrees_with_the_reference(case, plan):
+    assert check(case, plan)["good"]

@@ -116,7 +116,9 @@ def written(path: Path, constants: tuple[tuple[str, int], ...]) -> str:
 
 def options(capability: tuple[int, int]) -> list[str]:
     """What the compiler is told."""
-    return [f"--gpu-architecture=sm_{capability[0]}{capability[1]}", "--std=c++17"]
+    major, minor = capability
+    # Copies to all blocks of a cluster are slower in code that later GPUs could run too.
+    return [f"--gpu-architecture=sm_{major}{minor}{'a' if major == 9 else ''}", "--std=c++17"]
 
 
 @functools.lru_cache

@@ -19,21 +19,6 @@ INLINE float other(float x, int mask) { return __shfl_xor_sync(0xffffffffu, x, m
 
 INLINE u32 lane_of(u32 x, int lane) { return __shfl_sync(0xffffffffu, x, lane); }
 
-INLINE float highest(float x) {
-#pragma unroll
-  for (int mask = 16; mask > 0; mask /= 2) {
-    const float y = other(x, mask);
-    x = x > y ? x : y;
-  }
-  return x;
-}
-
-INLINE float sum(float x) {
-#pragma unroll
-  for (int mask = 16; mask > 0; mask /= 2) x += other(x, mask);
-  return x;
-}
-
 INLINE float power(float x) {
   float y;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
@@ -71,18 +56,8 @@ INLINE void load(u32 at, float (&x)[2]) {
 INLINE void store(u32 at, u32 x) { asm volatile("st.shared.u32 [%0], %1;" ::"r"(at), "r"(x) : "memory"); }
 INLINE void store(u32 at, float x) { store(at, bits(x)); }
 INLINE u32 load_global(const u16* from) { return __ldg(reinterpret_cast<const u32*>(from)); }
-INLINE void load_global(const float* from, float (&x)[2]) {
-  asm volatile("ld.global.nc.L1::no_allocate.v2.f32 {%0, %1}, [%2];" : "=f"(x[0]), "=f"(x[1]) : "l"(from));
-}
 INLINE void store_global(float* to, const float* x) {
   asm volatile("st.global.v2.f32 [%0], {%1, %2};" ::"l"(to), "f"(x[0]), "f"(x[1]) : "memory");
-}
-
-// In the shared memory of block `rank` of the cluster.
-INLINE void store_at(u32 at, u32 rank, u32 x) {
-  u32 there;
-  asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(at), "r"(rank));
-  asm volatile("st.shared::cluster.u32 [%0], %1;" ::"r"(there), "r"(x) : "memory");
 }
 
 INLINE void cluster_arrive() { asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory"); }
@@ -105,13 +80,11 @@ INLINE void send(u32 at, u32 rank, u32 x, u32 barrier) {
                : "memory");
 }
 
-// Some warps of a block.
+// COUNT threads of a block, of one of its teams.
 template <int COUNT>
-INLINE void some_sync() {
-  asm volatile("bar.sync 2, %0;" ::"n"(COUNT) : "memory");
+INLINE void some_sync(int team) {
+  asm volatile("bar.sync %0, %1;" ::"r"(team + 1), "n"(COUNT) : "memory");
 }
-// The warps that compute, without the one that copies.
-INLINE void block_sync() { asm volatile("bar.sync 1, 512;" ::: "memory"); }
 
 INLINE void barrier_init(u32 at, u32 count) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(at), "r"(count) : "memory");
@@ -152,12 +125,6 @@ INLINE void barrier_pass(u32 at, u32 parity) {
 INLINE void barrier_wait(u32 at, u32 parity) { barrier_pass<false>(at, parity); }
 // For what other blocks of the cluster sent. The fence is for shared memory alone: one for all empties the L1 cache.
 INLINE void barrier_wait_cluster(u32 at, u32 parity) { barrier_pass<true>(at, parity); }
-INLINE void copy(u32 to, const u16* from, u32 bytes, u32 barrier) {
-  asm volatile(
-      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to), "l"(from),
-      "r"(bytes), "r"(barrier)
-      : "memory");
-}
 // A box of a tensor whose rows are read once: what a map of libraries' tensor_map describes, at token, 64 columns, row.
 struct __align__(64) Map { u64 opaque[16]; };
 INLINE void copy_box(u32 to, const Map& map, int token, int columns, int row, u32 barrier) {
@@ -167,6 +134,15 @@ INLINE void copy_box(u32 to, const Map& map, int token, int columns, int row, u3
       "cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.L2::cache_hint "
       "[%0], [%1, {%2, %3, %4, %5}], [%6], %7;" ::"r"(to),
       "l"(&map), "r"(0), "r"(token), "r"(columns), "r"(row), "r"(barrier), "l"(once)
+      : "memory");
+}
+// The same to all BLOCKS blocks of the cluster, at the same place, whose barriers at the same place count the bytes.
+template <int BLOCKS>
+INLINE void copy_box_to_all(u32 to, const Map& map, int token, int columns, int row, u32 barrier) {
+  asm volatile(
+      "cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster "
+      "[%0], [%1, {%2, %3, %4, %5}], [%6], %7;" ::"r"(to),
+      "l"(&map), "r"(0), "r"(token), "r"(columns), "r"(row), "r"(barrier), "h"(static_cast<u16>((1 << BLOCKS) - 1))
       : "memory");
 }
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from typing import Any
 
 import torch
@@ -20,8 +19,6 @@ from focus_core.kernels.slim_work import ORDERS
 
 _REFUSALS = {"cuda": cluster_refusal, "triton": slim_triton_refusal}
 """Of the GPU kernels, the fastest first."""
-CLUSTERS = "focus_core.kernels.slim.cluster_decode"
-"""The module of the cluster kernel that ``backend="cuda"`` computes by; it needs Triton, so it is imported late."""
 BACKENDS = ("auto", "reference", "cpu", "triton", "cuda", "flash")
 
 
@@ -120,7 +117,9 @@ def slim_attention(
         from focus_core.kernels.slim.triton_decode import slim_decode
 
         if backend == "cuda":
-            options["states"] = importlib.import_module(CLUSTERS).cluster_states
+            from focus_core.kernels.slim.cluster_decode import cluster_states
+
+            options["states"] = cluster_states
         out, lse = slim_decode(operands, **options)
     elif backend == "reference":
         out, lse = slim_reference(operands, **options)
@@ -136,7 +135,10 @@ def _serves(backend: str, operands: Operands, order: str, options: dict[str, Any
         return False
     if backend == "triton":
         return True
-    return importlib.import_module(CLUSTERS).build_refusal(operands, **options) is None
+    # It needs Triton, so it is imported late.
+    from focus_core.kernels.slim.cluster_decode import build_refusal
+
+    return build_refusal(operands, **options) is None
 
 
 def _check(q, state, key_weight, value_weight, key_bias, value_bias, new_key, new_value, key_mask, causal) -> None:
