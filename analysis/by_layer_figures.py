@@ -133,7 +133,10 @@ def looks_heatmap(document: dict[str, Any], layer: int | None) -> go.Figure:
         zmax=end,
         colorscale=LOOKS,
         colorbar={
-            "title": {"text": "times as often as all", "side": "right"},
+            "title": {"text": "times as often as all", "side": "top"},
+            "orientation": "h",
+            "y": 1.0,
+            "yanchor": "bottom",
             "thickness": 12,
             "outlinewidth": 0,
             "tickvals": ticks,
@@ -141,11 +144,10 @@ def looks_heatmap(document: dict[str, Any], layer: int | None) -> go.Figure:
         },
         text=[[f"{a:.2f}" for a in row] for row in lift],
         texttemplate="%{text}",
-        textfont={"size": 10},
         customdata=100 * kept,
         hovertemplate="%{y} for %{x}<br>%{text} times as often as tokens in all<br>%{customdata:.3g} % of their far "
         "pairs are kept<extra></extra>",
     )
     figure.update_xaxes(title="… the key, what it is", tickangle=-40, showgrid=False)
     figure.update_yaxes(title="The query looks for …", autorange="reversed", showgrid=False, dtick=1)
-    return quiet(figure, height=480).update_layout(margin_t=12)
+    return quiet(figure, height=520).update_layout(margin_t=56)

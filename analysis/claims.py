@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 import plotly.graph_objects as go
 
-from analysis.numbers import sig3
+from analysis.numbers import length, sig3
 from analysis.palette import DROPPED, KEPT, LOST, SECOND, WINDOW
 from analysis.style import QUIET, quiet, say
 from focus_core import claims as ledger
@@ -133,8 +133,11 @@ def series_figure(measured: list[dict[str, Any]]) -> go.Figure | None:
             marker_symbol=symbol,
             hovertemplate=f"%{{x:,.4g}} {series['x_name']}: %{{y:.3g}} {series['y_name']}<extra></extra>",
         )
-    quiet(figure, height=300, showlegend=len(figure.data) > 1)
+    # A single line is named too: it need not be of the first number.
+    quiet(figure, height=300, showlegend=True)
     figure.update_yaxes(title=first["y_name"])
-    return figure.update_xaxes(
-        title=first["x_name"], type="log" if "tokens" in first["x_name"] else "linear", dtick=None
-    )
+    figure.update_xaxes(title=first["x_name"])
+    if "tokens" not in first["x_name"]:
+        return figure
+    lengths = sorted({int(x) for trace in figure.data for x in trace.x})
+    return figure.update_xaxes(type="log", tickvals=lengths, ticktext=[length(x) for x in lengths])

@@ -208,8 +208,8 @@ def answer(dense: dict[str, Any] | None, others: Sequence[dict[str, Any]]) -> st
         lost = [c for c in found if c.measure.group == GENERAL and c.clear and c.change < 0]
         words = arm_label(document).partition(" (")[0]
         if gain is not None:
-            how = "gains" if gain.change > 0 else "loses"
-            words += f" {how} {percent(abs(gain.change))} of perplexity on the novel"
+            how = "lowers" if gain.change > 0 else "raises"
+            words += f" {how} perplexity on the novel by {percent(abs(gain.change))}"
             words += "" if gain.clear else ", within its error,"
         if not lost:
             words += " and loses nothing that these tests could tell"

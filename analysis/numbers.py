@@ -55,6 +55,13 @@ def times(ratio: float | None) -> str:
     return NONE if ratio is None or not math.isfinite(ratio) else f"{sig3(ratio)}×"
 
 
+def length(count: int) -> str:
+    """A length on an axis: ``8k``, ``1M``; odd ones in full."""
+    if count % (1 << 20) == 0:
+        return f"{count >> 20}M"
+    return f"{count >> 10}k" if count % 1024 == 0 else f"{count:,}"
+
+
 def duration(milliseconds: float | None) -> str:
     """Milliseconds in the unit that reads best."""
     if milliseconds is None or not math.isfinite(milliseconds):

@@ -11,6 +11,7 @@ from app.ui.guard import fragment, show_error
 from app.ui.view import Page
 
 POLL_SECONDS = 0.5
+_KEPT = {"ask": ("reply was", "replies were")}
 
 
 def job_status(
@@ -65,8 +66,11 @@ def _stop(engine: Any, job_id: str, key: str, session: str) -> None:
 
 
 def _cancelled(job: Any, what: str) -> None:
-    rows = sum("row" in part for part in job.partial)
-    kept = f" {rows} {'row was' if rows == 1 else 'rows were'} measured and kept." if rows else ""
+    # A row that grows comes several times.
+    found = [part["row"] for part in job.partial if "row" in part]
+    rows = len({(row.get("key", number), row.get("length")) for number, row in enumerate(found)})
+    one, several = _KEPT.get(job.kind, ("row was measured and", "rows were measured and"))
+    kept = f" {rows} {one if rows == 1 else several} kept." if rows else ""
     st.info(f"{_first_up(what)} was cancelled.{kept}", icon=":material/cancel:")
 
 

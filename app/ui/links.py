@@ -20,6 +20,12 @@ _LOCAL = {"localhost", "127.0.0.1", "::1"}
 _NAMES = {
     "groups_tab": "tab",
     "masks_tab": "tab",
+    "interpreted": "router",
+    "interpreted_side": "side",
+    "interpreted_measure": "measure",
+    "interpreted_layer": "layer of the groups",
+    "interpreted_head": "KV head",
+    "interpreted_looks": "layer of the far pairs",
     "compare_view": "part of the page",
     "compare_same": "preset",
     "compare_like": "line to match",

@@ -52,9 +52,11 @@ def render(page: Page) -> None:
         state.from_link(page.trace, page.source.current, notices)
     page = dataclasses.replace(page, notices=links.keep_notices(notices))
     sentence, control = st.columns([3.4, 1], gap="medium", vertical_alignment="top")
-    with sentence:
-        _answer(page)
     tab = st.session_state.get(state.TAB) or st.query_params.get(state.TAB)
+    # What is recorded by layer has a sentence of its own, of other texts: two would seem to differ.
+    if tab != "By layer":
+        with sentence:
+            _answer(page)
     if state.shown(page) is not None and tab not in WITHOUT_ROUTER:
         with control:
             state.router_control(page.trace)

@@ -36,6 +36,10 @@ def test_a_series_is_the_recorded_one():
     assert len(figure.data) == 2
     assert max(figure.data[0].y) == 1
     assert shown.series_figure(ledger.claim("slim-half")["measured"]) is None
+    long = shown.series_figure(ledger.claim("focus-speed-1m")["measured"])
+    assert long.layout.showlegend
+    assert long.data[0].name == "16 groups, against flash-attn-4"
+    assert long.layout.xaxis.ticktext[-1] == "1M"
     for claim in ALL:
         drawn = shown.series_figure(claim["measured"])
         assert drawn is None or all(list(line.x) == sorted(line.x) for line in drawn.data)

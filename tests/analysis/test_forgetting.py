@@ -55,7 +55,7 @@ def test_a_change_is_better_to_the_right_and_what_cannot_change_is_marked(found)
 
 def test_the_sentence_names_gain_and_worst_loss_and_says_when_there_is_none(found):
     said = words.answer(*found)
-    assert "Focus K=16 q4k1 gains 1.98 % of perplexity on the novel and loses most on" in said
+    assert "Focus K=16 q4k1 lowers perplexity on the novel by 1.98 % and loses most on" in said
     assert "needles in" in said
     assert "dense 100 %" in said
     same = document("focus", "twin")

@@ -96,8 +96,19 @@ def test_the_tab_shows_measures_groups_and_what_is_looked_for_and_a_wrong_link_i
     assert list(table["group"]) == list("ABCDEFGHIJKLMNOP")
     assert "looked for by" in table
     before = list(table["namely"])
-    at.selectbox(key="by_layer_layer").select(9).run()
+    assert not at.selectbox(key="interpreted").proto.label_visibility.value
+    at.selectbox(key="interpreted_layer").select(9).run()
     assert list(at.dataframe[0].value["namely"]) != before
     at.selectbox(key="interpreted").select("shared-k8").run()
     assert list(at.dataframe[0].value["group"]) == list("ABCDEFGH")
     assert "Which kinds are put together?" in said(at)
+
+
+def test_the_address_opens_the_layer_and_head_and_says_which_do_not_exist(start):
+    at = start(groups_tab="By layer", interpreted_layer="9", interpreted_head="2", interpreted_looks="Layer 5")
+    found = [at.selectbox(key=f"interpreted_{name}").value for name in ("layer", "head", "looks")]
+    assert not at.exception
+    assert found == [9, 2, 5]
+    at = start(groups_tab="By layer", interpreted_layer="99")
+    assert not at.exception
+    assert "layer of the groups 99 does not exist" in said(at)

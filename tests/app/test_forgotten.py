@@ -51,7 +51,9 @@ def test_gain_stands_against_loss_with_the_weights_hash(start):
     at = start()
     words = said(at)
     assert not at.exception
-    assert "of perplexity on the novel and loses most on needles" in words
+    assert "lowers perplexity on the novel by" in words
+    assert "and loses most on needles" in words
+    assert "a query looks into 4 of them" in words
     assert "the same before and after every one: a1a1a1a1" in words
     chart = next(c for c in at.get("plotly_chart") if "compare_forgotten" in c.proto.id)
     names = [trace["name"] for trace in json.loads(chart.proto.spec)["data"]]
@@ -76,3 +78,16 @@ def test_without_records_it_says_how_to_make_them_and_a_wrong_prompt_is_said(sta
     assert not at.exception
     assert "python -m focus_core probe" in words.replace("\\", "")
     assert "prompt nonsense does not exist" in words
+
+
+def test_a_stopped_answer_keeps_what_was_said_and_says_that_it_stopped(start, monkeypatch):
+    monkeypatch.setenv("FAKE_SECONDS", "60")
+    at = start()
+    next(b for b in at.button if b.key == "compare_ask_run_button").click().run()
+    assert "Stopped here." not in said(at)
+    at.button(key="compare_ask_job_stop").click().run()
+    at.run()
+    words = said(at)
+    assert not at.exception
+    assert "The answer was cancelled. 1 reply was kept." in words
+    assert "Stopped here." in words

@@ -7,10 +7,11 @@ from typing import Any
 import streamlit as st
 
 from analysis.forgetting import departs
+from analysis.measured import provenance
 from app.ui import comparisons, links
 from app.ui.badges import badge
 from app.ui.guard import plain
-from app.ui.measurement import Measurement, Shown
+from app.ui.measurement import Measurement, Shown, job_of
 from app.ui.settings import adapters_for
 from app.ui.view import Page
 from focus_core.evaluation.abilities.chat import prompts
@@ -61,7 +62,7 @@ def render(page: Page) -> None:
     )
     shown = RUN.find(page, request, list)
     RUN.to_link(page, shown)
-    _replies(shown, every)
+    _replies(page, shown, every)
 
 
 def entries(page: Page) -> list[dict[str, Any]]:
@@ -120,12 +121,14 @@ def _asked(page: Page) -> str:
     return next((job.request["prompt"] for job in reopened if job.kind == RUN.kind), "")
 
 
-def _replies(shown: Shown | None, every: list[dict[str, Any]]) -> None:
+def _replies(page: Page, shown: Shown | None, every: list[dict[str, Any]]) -> None:
     if shown is None:
         return
     about = shown.result["about"]
+    job = job_of(page, shown.job_id)
+    stopped = job is not None and job.finished and job.state != "done"
     with st.container(horizontal=True, vertical_alignment="center", gap="small"):
-        badge(shown.origin)
+        badge(shown.origin, f"{provenance({**about, 'text': 'the prompt'})}; at most {TOKENS} tokens a reply.")
         st.caption(plain(f"{about['prompt']}{' (behind the passage)' if about.get('passage') else ''}"))
     rows = shown.result["rows"]
     dense = next((r for r in rows if r["variant"] == "dense" and not r["adapter"]), None)
@@ -135,7 +138,7 @@ def _replies(shown: Shown | None, every: list[dict[str, Any]]) -> None:
         with column, st.container(border=True):
             st.markdown(f"**{plain(row['label'])}**")
             st.markdown(plain(row["reply"]).replace("\n", "  \n") or ":gray[(nothing)]")
-            for said in _notes(row, dense, rule):
+            for said in _notes(row, dense, rule, stopped=stopped):
                 st.caption(said)
     weights = about.get("weights", {})
     if "after" in weights:
@@ -146,10 +149,12 @@ def _replies(shown: Shown | None, every: list[dict[str, Any]]) -> None:
         )
 
 
-def _notes(row: dict[str, Any], dense: dict[str, Any] | None, rule: tuple[str, dict[str, Any]] | None) -> list[str]:
+def _notes(
+    row: dict[str, Any], dense: dict[str, Any] | None, rule: tuple[str, dict[str, Any]] | None, *, stopped: bool
+) -> list[str]:
     """What is to be known of a reply."""
     if not row["complete"]:
-        return ["…"]
+        return ["Stopped here." if stopped else "…"]
     found = []
     if rule is not None:
         kind, one = rule

@@ -9,6 +9,7 @@ import pandas as pd
 import streamlit as st
 
 from analysis import forgetting as words
+from analysis.choose_words import GROUPED
 from analysis.forgetting_figures import gain_and_loss
 from analysis.numbers import sig3
 from app.ui import recorded
@@ -20,6 +21,7 @@ from app.ui.view import Page
 from focus_core import assets
 
 TRY = "compare_forgotten_try"
+_PART = {"Part": st.column_config.TextColumn(pinned=True)}
 
 
 def from_link(page: Page, notices: list[str]) -> None:
@@ -51,7 +53,8 @@ def render(page: Page, say: Callable[[str], None]) -> None:
             "Above the line what was trained on, below it all else: perplexities in %, shares in points, with 95 % "
             f"intervals of the difference on the same items. Long is behind a passage of {dense['sizes']['passage']} "
             "tokens. Hollow marks fit into the window and the first tokens, where Focus is dense attention by "
-            f"definition: they could not change. {_budget(others)}"
+            "definition: they could not change. A needle is a fact hidden in a text and asked for at its end. "
+            f"{GROUPED} {_budget(others)}"
         )
     answers.render(page)
     if dense is not None:
@@ -110,7 +113,7 @@ def _details(dense: dict[str, Any], others: list[dict[str, Any]]) -> None:
             label_visibility="collapsed",
         )
         pairs = words.parts(dense, others, "pairs", where or words.BEHIND)
-        st.dataframe(pd.DataFrame(pairs), hide_index=True, key="compare_forgotten_pairs")
+        st.dataframe(pd.DataFrame(pairs), hide_index=True, key="compare_forgotten_pairs", column_config=_PART)
         st.caption("Pairs that a model gets right, with Wilson's 95 % interval. They are generated.")
     lengths = sorted({r["where"] for r in dense["rows"] if r["task"] == "needle"}, key=int)
     if lengths:
@@ -125,10 +128,19 @@ def _details(dense: dict[str, Any], others: list[dict[str, Any]]) -> None:
                 label_visibility="collapsed",
             )
             found = words.parts(dense, others, "needle", length or lengths[-1])
-            st.dataframe(pd.DataFrame(found), hide_index=True, key="compare_forgotten_needles")
-            st.caption("A depth of 0.1 is near the beginning, farthest from the question.")
+            st.dataframe(pd.DataFrame(found), hide_index=True, key="compare_forgotten_needles", column_config=_PART)
+            st.caption(
+                "A depth of 0.1 is near the beginning, farthest from the question. Found: the right answer is the "
+                "likeliest of all that stand to choose from, which is rank 1; said outright: also the likeliest of all "
+                "words."
+            )
     with st.expander("The weights' hashes", icon=":material/fingerprint:"):
-        st.dataframe(pd.DataFrame(words.hashes(dense, others)), hide_index=True, key="compare_forgotten_hashes")
+        st.dataframe(
+            pd.DataFrame(words.hashes(dense, others)),
+            hide_index=True,
+            key="compare_forgotten_hashes",
+            column_config={"Arm": st.column_config.TextColumn("Model with", pinned=True)},
+        )
         st.caption(
             "A retrofit never writes to the model: taken out, it gives the same logits bit for bit. That the weights "
             "are kept says nothing of what is computed while it is inside."

@@ -9,6 +9,7 @@ import pandas as pd
 import streamlit as st
 
 from analysis import gpu_results
+from analysis.choose_words import GROUPED
 from analysis.gpu_figures import PICTURES, above_limit, by_length, model_bars, model_cases, series_of, stage_bars
 from analysis.gpu_results import Row, Run
 from analysis.gpu_targets import answer, outcomes
@@ -110,7 +111,7 @@ def _picture(page: Page, rows: list[Row]) -> None:
             "One attention layer, bf16; Focus on random numbers, XAttention on a model's own; planning, sorting, "
             "gathering, selecting and merging are in the time. "
             f"Dense kernels timed beside: {', '.join(gpu_results.dense_kernels(rows))}. Crosses are the comparison of "
-            "the tab Measure: attention and routing of a whole model on a CPU."
+            f"the tab Measure: attention and routing of a whole model on a CPU. {GROUPED}"
         )
 
 
@@ -131,6 +132,7 @@ def _targets(rows: list[Row]) -> None:
         hide_index=True,
         key="compare_gpu_targets",
         column_config={
+            "State": st.column_config.TextColumn(pinned=True),
             "What": st.column_config.TextColumn(width="large"),
             "Aimed at": st.column_config.TextColumn(width="medium"),
         },

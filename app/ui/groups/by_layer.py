@@ -19,8 +19,9 @@ from app.ui.view import Page
 from focus_core.interpret.parts import RULE
 from focus_core.jobs.files import read_json
 
-WHICH, SIDE, MEASURE, LAYER, ROUTER = "interpreted", "interpreted_side", "interpreted_measure", "of_layer", "of_router"
-MEAN = "all"
+WHICH, SIDE, MEASURE = "interpreted", "interpreted_side", "interpreted_measure"
+LAYER, ROUTER, LOOKS = "interpreted_layer", "interpreted_head", "interpreted_looks"
+_MEAN = "Mean of all layers"
 _FIRST = "directed-k16"
 
 
@@ -42,17 +43,22 @@ def _draw(page: Page) -> None:
     links.check(WHICH, names, next(iter(names)), notices, names.get)
     links.check(SIDE, words.SIDES, "keys", notices, words.SIDES.get)
     links.check(MEASURE, words.MEASURES, "v_measure", notices, words.MEASURES.get)
+    found, side, measure = _controls(names)
+    layers = [entry["layer"] for entry in found["layers"]]
+    best = found["summary"]["keys"]["best_layer"]
+    links.check(LAYER, layers, best, notices)
+    links.check(ROUTER, range(words.routers(found)), 0, notices)
+    links.check(LOOKS, [None, *layers], _MEAN, notices, _layer)
     for notice in notices:
         st.warning(plain(notice), icon=":material/link_off:")
-    found, side, measure = _controls(names)
     st.markdown(f"#### {plain(words.answer(found, side))}")
     with st.container(horizontal=True, gap="small", vertical_alignment="center"):
         badge("recorded", _made(found))
         badge("gold tags" if found["gold"] else "tagger")
         st.caption(
-            f"{found['tagged']:,} tagged tokens in {found['sentences']:,} sentences of {len(found['texts'])} texts."
+            f"{found['tagged']:,} tagged tokens in {found['sentences']:,} sentences of {len(found['texts'])} texts. "
+            "Nothing at the left changes what was recorded."
         )
-    layers = [entry["layer"] for entry in found["layers"]]
     plot(
         measures_by_layer(found, side, measure),
         key="by_layer_measures",
@@ -89,14 +95,13 @@ def _read(path: str, modified: float) -> dict[str, Any] | None:
 
 
 def _controls(names: dict[str, str]) -> tuple[dict[str, Any], str, str]:
-    with st.container(horizontal=True, vertical_alignment="center", gap="medium"):
+    with st.container(horizontal=True, vertical_alignment="bottom", gap="medium"):
         which = st.selectbox(
             "Router",
             list(names),
             format_func=names.get,
             key=WHICH,
             bind="query-params",
-            label_visibility="collapsed",
             width=360,
         )
         found = recording(which or next(iter(names)))
@@ -104,14 +109,13 @@ def _controls(names: dict[str, str]) -> tuple[dict[str, Any], str, str]:
         side = "keys"
         if len(words.sides(found)) > 1:
             side = st.segmented_control(
-                "Side",
+                "Groups by",
                 words.sides(found),
                 default="keys",
                 required=True,
                 format_func=words.SIDES.get,
                 key=SIDE,
                 bind="query-params",
-                label_visibility="collapsed",
                 help="A directed router sorts every token twice: into the group that others find it in, and into the "
                 "groups that it looks into.",
             )
@@ -121,7 +125,6 @@ def _controls(names: dict[str, str]) -> tuple[dict[str, Any], str, str]:
             format_func=words.MEASURES.get,
             key=MEASURE,
             bind="query-params",
-            label_visibility="collapsed",
             width=200,
             help="V-measure: 1 when every group is one part of speech and every part of speech one group; it is NMI by "
             "another name. Purity: tokens that have their group's most frequent tag; more groups raise it by "
@@ -135,10 +138,10 @@ def _named(found: dict[str, Any], side: str, layers: list[int]) -> None:
     st.markdown(plain(words.about(found, side)))
     with st.container(horizontal=True, vertical_alignment="center", gap="medium"):
         best = found["summary"]["keys"]["best_layer"]
-        layer = st.selectbox("Layer", layers, index=layers.index(best), key="by_layer_layer", width=110)
+        layer = st.selectbox("Layer", layers, index=layers.index(best), key=LAYER, bind="query-params", width=110)
         router = 0
         if (count := words.routers(found)) > 1:
-            router = st.selectbox("Router of KV head", range(count), key="by_layer_router", width=160)
+            router = st.selectbox("Router of KV head", range(count), key=ROUTER, bind="query-params", width=160)
     rows = words.groups_frame(found, layers[0] if layer is None else layer, router or 0)
     column = st.column_config
     st.dataframe(
@@ -183,8 +186,9 @@ def _looks(found: dict[str, Any], layers: list[int]) -> None:
     layer = st.selectbox(
         "Shown",
         options,
-        format_func=lambda n: "Mean of all layers" if n is None else f"Layer {n}",
-        key="by_layer_looks_layer",
+        format_func=_layer,
+        key=LOOKS,
+        bind="query-params",
         width=200,
         label_visibility="collapsed",
     )
@@ -204,6 +208,10 @@ def _looks(found: dict[str, Any], layers: list[int]) -> None:
         )
 
 
+def _layer(number: int | None) -> str:
+    return _MEAN if number is None else f"Layer {number}"
+
+
 def _stable(found: dict[str, Any]) -> None:
     st.markdown("### Are they the same groups again?")
     st.markdown(plain(words.stability_answer(found)))
@@ -212,7 +220,7 @@ def _stable(found: dict[str, Any]) -> None:
         hide_index=True,
         height="content",
         key="by_layer_stability",
-        width=640,
+        column_config={"adjusted Rand index": st.column_config.NumberColumn(width=150)},
     )
     st.caption("Mean over layers. 1: the same grouping; 0: as alike as chance (Hubert and Arabie 1985).")
 
