@@ -12,7 +12,7 @@ import plotly.graph_objects as go
 from analysis.comparison import by_line, is_baseline, median
 from analysis.gpu_results import Row, kernel_name, named, setting_of, shape_of, stages_of
 from analysis.lines import DASHES, SYMBOLS, colour
-from analysis.numbers import duration, percent, sig3, times
+from analysis.numbers import duration, length, percent, sig3, times
 from analysis.palette import GROUPS, KEPT, WINDOW
 from analysis.style import LOSES, QUIET, quiet, say
 
@@ -72,7 +72,7 @@ def by_length(rows: Iterable[Row], picture: str, cpu: dict[str, Any] | None = No
             mode = "lines+markers" if marker else "lines"
             figure.add_scatter(x=[None], y=[None], name=name, mode=mode, line=line, marker=marker)
     sizes = sorted({int(x) for trace in figure.data for x in trace.x if x})
-    figure.update_xaxes(type="log", title="Tokens", tickvals=sizes, ticktext=[_tokens(n) for n in sizes])
+    figure.update_xaxes(type="log", title="Tokens", tickvals=sizes, ticktext=[length(n) for n in sizes])
     figure.update_yaxes(title=_MEASURES[picture])
     if picture == "speed":
         _losing(figure)
@@ -189,13 +189,6 @@ def _losing(figure: go.Figure) -> None:
     )
 
 
-def _tokens(count: int) -> str:
-    """A length on an axis: ``8k``, ``1M``; odd ones in full."""
-    if count % (1 << 20) == 0:
-        return f"{count >> 20}M"
-    return f"{count >> 10}k" if count % 1024 == 0 else f"{count:,}"
-
-
 def stage_bars(rows: Iterable[Row]) -> go.Figure:
     """Share of each stage in the time of a forward, one bar a shape and length."""
     figure = go.Figure()
@@ -203,7 +196,7 @@ def stage_bars(rows: Iterable[Row]) -> go.Figure:
     if not found:
         return quiet(say(figure, NOTHING), height=320)
     names = list(dict.fromkeys(name for row in found for name in stages_of(row)))
-    labels = [f"{_tokens(row['tokens'])} · {shape_of(row)} · {setting_of(row)}" for row in found]
+    labels = [f"{length(row['tokens'])} · {shape_of(row)} · {setting_of(row)}" for row in found]
     totals = [sum(stages_of(row).values()) for row in found]
     for at, name in enumerate(names):
         ms = [stages_of(row).get(name, 0.0) for row in found]
@@ -241,7 +234,7 @@ def model_bars(rows: Iterable[Row], model: str, phase: str) -> go.Figure:
     """A whole model's time as a share of dense's: attention, appending to the cache, and all else."""
     found = [row for row in rows if row.method == "model" and (row["model"], row["phase"]) == (model, phase)]
     found.sort(key=lambda row: row["tokens"])
-    labels = [f"{_tokens(row['tokens'])} · {_line_of(row)}" for row in found]
+    labels = [f"{length(row['tokens'])} · {_line_of(row)}" for row in found]
     dense = [row.median("dense_ms") or 1.0 for row in found]
     whole = [row.median("ms") or 0.0 for row in found]
     attention = [row.median("attention_ms") or 0.0 for row in found]
@@ -265,10 +258,11 @@ def model_bars(rows: Iterable[Row], model: str, phase: str) -> go.Figure:
             hovertemplate=f"<b>{name}</b><br>%{{y}}<br>%{{customdata[0]}}, %{{customdata[1]}} of all<extra></extra>",
         )
     ends = [100 * ms / base for ms, base in zip(whole, dense, strict=True)]
-    note = {"showarrow": False, "xanchor": "left", "font": {"size": 12, "color": QUIET}}
+    note = {"showarrow": False, "xanchor": "left", "font": {"size": 12}}
     for label, end, row in zip(labels, ends, found, strict=True):
         text = f"{duration(row.median('ms'))}, {times(row['speedup'])}"
-        figure.add_annotation(x=end, y=label, text=text, xshift=4, **note)
+        # Never across the line of dense's time.
+        figure.add_annotation(x=max(end, 100.0), y=label, text=text, xshift=4, **note)
     top = max([100.0, *ends]) * 1.35
     figure.add_vrect(x0=100, x1=top, fillcolor=LOSES, line_width=0, layer="below")
     figure.add_vline(x=100, line={"dash": "dash", "width": 1, "color": QUIET})

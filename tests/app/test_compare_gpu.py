@@ -118,6 +118,7 @@ def test_a_whole_model_is_shown_with_what_is_no_attention(start):
         "all else": [40.0, 40.0],
     }
     assert list(drawn.data[0].y) == ["32k · dense (FlashAttention-2)", "32k · Focus K=16 q1k1"]
+    assert all(said.x >= 100 for said in drawn.layout.annotations)
     at = start(found)
     assert not at.exception
     assert figure(at, "compare_gpu_whole")
