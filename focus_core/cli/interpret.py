@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import sys
 from pathlib import Path
 from typing import Any
 
 from focus_core.cli.options import add_model, choose_variant, load, load_adapter_of, shipped_adapters
-from focus_core.cli.output import bar, rows, stop_request
+from focus_core.cli.output import adapter_folder, bar, rows, stop_request
 from focus_core.errors import InvalidInput
 
 SUMMARY = "what a router's groups are: agreement with parts of speech beside chance, names from data, stability"
@@ -60,8 +61,17 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     others = {given: _variant(args, given, []) for given in args.against}
     texts = [load_text(name) for name in args.text]
     clusters = None if args.kmeans is None else shipped_adapters().get(args.kmeans, Path(args.kmeans))
-    if clusters is not None and (of := read_config(clusters))["config"].get("groups") != variant.groups:
-        raise InvalidInput(f"{args.kmeans} has {of['config'].get('groups')} groups, {args.adapter} {variant.groups}.")
+    if (own := read_config(folder)["config"].get("groups")) != variant.groups:
+        raise InvalidInput(f"{args.adapter} has {own} groups, and groups is set to {variant.groups}.", "Leave it out.")
+    if clusters is not None:
+        of = read_config(clusters)
+        if of["kind"] != "kmeans":
+            raise InvalidInput(f"{args.kmeans} is of kind {of['kind']}, not kmeans.", "Make one: train --kind kmeans.")
+        if of["config"].get("groups") != variant.groups:
+            raise InvalidInput(
+                f"{args.kmeans} has {of['config'].get('groups')} groups, {args.adapter} {variant.groups}."
+            )
+    work = adapter_folder(args.work, "what is recorded")
     progress = bar()
     loaded = load(args, progress)
 
@@ -71,10 +81,11 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     from focus_core.routing.router import Router
 
     adapter = load_adapter_of(folder, loaded.model)
+    named = _names(args.against)
+    rivals = {named[given]: (v, load_adapter_of(place, loaded.model)) for given, (v, place) in others.items()}
     sample, windows = sample_of(loaded, texts, args.context, args.windows, variant.sinks)
     passes = windows.size * (1 + len(others)) + (0 if clusters else _FIT_WINDOWS * args.context)
     print(f"{passes:,} tokens to run, about {cost(loaded, passes):,.0f} s without what is recorded.", file=sys.stderr)
-    work = Path(args.work)
     with stop_request() as cancel:
         watched: dict[str, Any] = {"progress": progress, "cancel": cancel}
         readers: dict[str, Any] = {"kmeans": _clusters(args, loaded, clusters, variant.groups, work, watched)}
@@ -82,9 +93,8 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
             readers["untrained"] = Router(adapter.config).to(loaded.model.device)
         sets = record_sets(loaded, variant, adapter, windows, readers, work, **watched)
         against = {}
-        for given, (other, place) in others.items():
-            theirs = load_adapter_of(place, loaded.model)
-            against[Path(given).name] = record_sets(loaded, other, theirs, windows, {}, work, **watched)["groups_keys"]
+        for name, (other, theirs) in rivals.items():
+            against[name] = record_sets(loaded, other, theirs, windows, {}, work, **watched)["groups_keys"]
 
         from focus_core.interpret.report import report
 
@@ -123,6 +133,12 @@ def _variant(args: argparse.Namespace, adapter: str, given: list[str]) -> tuple[
     return variant, folder
 
 
+def _names(given: list[str]) -> dict[str, str]:
+    """What adapters are called in the result: their folders' own names, or the whole paths where two share one."""
+    own = [Path(one).name for one in given]
+    return {one: name if name and own.count(name) == 1 else one for one, name in zip(given, own, strict=True)}
+
+
 def _clusters(
     args: argparse.Namespace, loaded: Any, given: Path | None, groups: int, work: Path, watched: dict[str, Any]
 ) -> Any:
@@ -132,7 +148,8 @@ def _clusters(
     if given is not None:
         return load_adapter(given, loaded.model)
     place = work / f"kmeans-{Path(loaded.name).name}-k{groups}-{args.context}"
-    if place.is_dir():
+    # Of a run that was killed, or of another model of that name, nothing is taken.
+    with contextlib.suppress(InvalidInput):
         return load_adapter(place, loaded.model)
 
     from focus_core.assets import training_text

@@ -45,7 +45,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> dict[str, Any]:
     """Probe; with ``--json FILE`` finished parts are kept in FILE.partial until the end, and taken up again."""
-    from focus_core.evaluation.abilities.tasks import Sizes, units
+    from focus_core.evaluation.abilities.tasks import Sizes, items_hash, units
     from focus_core.jobs.files import read_json
 
     tasks = [name.strip() for name in args.tasks.split(",") if name.strip()]
@@ -54,6 +54,8 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     todo = units(tasks, sizes)
     if not todo:
         raise InvalidInput("No task is named.", "Name some, such as --tasks pairs,needle.")
+    # Draws all that is asked: what there is not enough of is said before a model is loaded.
+    items_hash(sizes)
     args.variant = args.variant or _variant_of(args.adapter)
     variant, folder = choose_variant(args)
     progress = bar()
@@ -62,7 +64,7 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
 
     from focus_core.evaluation.abilities.run import check, probe
 
-    check(loaded, variant, tasks)
+    check(loaded, variant, tasks, sizes)
     _say_cost(args, todo, variant)
     kept = Path(f"{args.json}.partial") if args.json and args.json != "-" else None
     with stop_request() as cancel:

@@ -38,9 +38,11 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
 
     import torch
 
+    from focus_core.capture import check_length
     from focus_core.evaluation.environment import environment
     from focus_core.evaluation.recall import Sample, recall
 
+    check_length(args.context, loaded.facts.context)
     began = time.perf_counter()
     ids = torch.tensor(loaded.tokenizer(text.text, add_special_tokens=False, verbose=False)["input_ids"])
     found = recall(loaded.model, variant, adapter, ids, Sample(args.context, args.count, args.batch, args.seed))

@@ -10,6 +10,8 @@ import json
 import os
 import tempfile
 import time
+import zipfile
+import zlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -141,7 +143,7 @@ def _read(place: Path) -> dict[str, np.ndarray] | None:
     try:
         with np.load(place, allow_pickle=False) as data:
             return {name: data[name] for name in data.files}
-    except (OSError, ValueError, EOFError):
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error):
         return None
 
 

@@ -1,7 +1,9 @@
 import json
+from pathlib import Path
 
 import pytest
 
+from focus_core.adapter import load_adapter
 from focus_core.cli import interpret, main
 from focus_core.interpret import watch
 from focus_core.jobs.files import read_json
@@ -72,3 +74,35 @@ def test_what_has_no_groups_or_too_few_tokens_is_refused(refused, tiny_folder, t
     assert "1 of 8" in refused(*given, "--windows", 0)
     assert "has 16 groups" in refused(*given, "--kmeans", "smollm2-kmeans-k16")
     assert "brown newz" in refused(*given, "--text", "brown newz")
+
+
+def test_what_a_killed_run_left_half_is_made_again(command, tiny_folder, text_file, adapter, tmp_path, monkeypatch):
+    monkeypatch.setattr("focus_core.assets.training_text", lambda: "the cat sat on the mat and it rained. " * 80)
+    work = tmp_path / "work"
+    given = ["interpret", "--model", tiny_folder, "--adapter", adapter, "--device", "cpu", "--text", text_file]
+    given += ["--context", 16, "--windows", 2, "--work", work]
+    half = work / f"kmeans-{Path(tiny_folder).name}-k4-16"
+    half.mkdir(parents=True)
+    (half / "focus_adapter.safetensors").write_bytes(b"half")
+    assert command(*given)[0] == 0
+    whole = load_adapter(half, load_model(tiny_folder).model)
+    assert whole.kind == "kmeans"
+    windows = list(work.glob("*.npz"))
+    assert len(windows) == 2
+    for place in windows:
+        place.write_bytes(place.read_bytes()[:200])
+    assert command(*given)[0] == 0
+
+
+def test_what_does_not_fit_the_adapter_is_refused_before_anything_runs(
+    refused, tiny_folder, text_file, adapter, clusters, tmp_path
+):
+    given = asked(tiny_folder, text_file, adapter, clusters, tmp_path)
+    assert "has 4 groups, and groups is set to 3" in refused(*given, "--set", "groups=3")
+    assert "not kmeans" in refused(*given, "--kmeans", adapter)
+    assert "is a file" in refused(*given, "--work", text_file)
+
+
+def test_adapters_of_one_name_are_told_apart():
+    assert interpret._names(["a/s0", "b/s1/"]) == {"a/s0": "s0", "b/s1/": "s1"}
+    assert interpret._names(["s0/router", "s1/router", "x"]) == {n: n for n in ("s0/router", "s1/router", "x")}

@@ -46,12 +46,41 @@ def test_a_person_reads_shares_with_intervals_and_that_the_weights_stayed(tiny_f
     assert "weights before, inside and after: the same" in said
 
 
+def test_what_the_model_cannot_read_is_refused_before_anything_is_measured(refused, tiny_folder):
+    given = ("probe", "--model", tiny_folder, "--device", "cpu", "--tasks")
+    # The tiny model reads 1,024 tokens; the last one of an answer is only predicted.
+    assert "Make lengths smaller" in refused(*given, "needle", "--lengths", "1024")
+    assert "Make passage smaller" in refused(*given, "pairs,needle", "--pairs", "1", "--passage", "1020")
+    assert "The text has 1,100 tokens" in refused("recall", *given[1:5], "--variant", "dense", "--context", "1100")
+
+
+def test_a_file_of_parts_is_taken_only_where_it_is_one_of_the_same_sizes(command, tiny_folder, tmp_path, monkeypatch):
+    given = ("probe", "--model", tiny_folder, "--device", "cpu", "--tasks", "texts", "--windows", "1", "--context")
+    partial, whole = tmp_path / "result.json.partial", abilities.perform
+    partial.write_text('["half a')
+    assert command(*given, "24")[0] == 0
+    partial.write_text("3")
+
+    def stops(work, unit):
+        if unit.part != "persuasion":
+            raise Cancelled
+        return whole(work, unit)
+
+    monkeypatch.setattr(abilities, "perform", stops)
+    assert command(*given, "24") == (130, None)
+    monkeypatch.setattr(abilities, "perform", whole)
+    code, found = command(*given, "16")
+    assert (code, found["notes"]) == (0, [])
+
+
 def test_wrong_arguments_are_said_before_a_model_is_loaded(refused, tiny_folder):
     for wrong, word in (
         (("--tasks", "poetry"), "poetry"),
         (("--tasks", ","), "No task"),
         (("--lengths", "many"), "many"),
         (("--pairs", "0"), "pairs is 0"),
+        (("--pairs", "400"), "Ask for up to"),
+        (("--lengths", "0"), "needles of 0 tokens"),
         (("--adapter", "nowhere"), "nowhere"),
     ):
         assert word in refused("probe", "--model", tiny_folder, *wrong)

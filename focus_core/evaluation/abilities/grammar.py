@@ -15,6 +15,8 @@ from focus_core.evaluation.abilities import lexicon as words
 
 PAIRS = 50
 """Pairs of each phenomenon."""
+_GIVEN_UP = 5000
+"""Draws in a row that were known already, after which a phenomenon has no more pairs."""
 
 
 class Pair(NamedTuple):
@@ -40,11 +42,13 @@ def minimal_pairs(phenomenon: str, count: int = PAIRS, seed: int = 0) -> list[Pa
         raise InvalidInput(f"There is no phenomenon {phenomenon!r}.", f"There are {', '.join(PHENOMENA)}.")
     dice = random.Random(f"{seed} {phenomenon}")
     found: dict[Pair, None] = {}
-    for _ in range(50 * count):
+    known = 0
+    while known < _GIVEN_UP:
         if len(found) == count:
             return list(found)
-        pair = make(dice)
-        found[Pair(*(_sentence(side) for side in pair))] = None
+        before = len(found)
+        found[Pair(*(_sentence(side) for side in make(dice)))] = None
+        known = known + 1 if len(found) == before else 0
     raise InvalidInput(f"{phenomenon} has not {count} different pairs.", f"Ask for up to {len(found)}.")
 
 

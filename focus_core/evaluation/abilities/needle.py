@@ -32,7 +32,7 @@ _THINGS = (
     "the red carriage",
     "the music room",
 )
-_ANSWERS = (
+ANSWERS = (
     "apple",
     "bread",
     "cloud",
@@ -50,7 +50,9 @@ _ANSWERS = (
     "river",
     "tiger",
 )
-_SHORTEST = 256
+"""What the passwords can be."""
+SHORTEST = 256
+"""Tokens of the shortest text that needles are hidden in."""
 
 
 @dataclass(frozen=True)
@@ -85,10 +87,10 @@ def haystack(
         InvalidInput: too short a length for the needles, or too many of them.
         TooLarge: the text is shorter.
     """
-    if length < _SHORTEST or not 0 < len(depths) <= len(_THINGS):
+    if length < SHORTEST or not 0 < len(depths) <= len(_THINGS):
         raise InvalidInput(
             f"{len(depths)} needles in {length} tokens are asked for.",
-            f"Take {_SHORTEST} tokens or more, and 1 to {len(_THINGS)} needles.",
+            f"Take {SHORTEST} tokens or more, and 1 to {len(_THINGS)} needles.",
         )
     if len(text) < length:
         raise TooLarge(f"The text has {len(text):,} tokens, fewer than {length:,}.", "Take a longer text.")
@@ -97,8 +99,8 @@ def haystack(
         return list(tokenizer(words, add_special_tokens=False, verbose=False)["input_ids"])
 
     dice = random.Random(f"{seed} {length} {number}")
-    things, answers = dice.sample(_THINGS, len(depths)), dice.sample(range(len(_ANSWERS)), len(depths))
-    needles = [ids(f" The password of {t} is {_ANSWERS[a]}.") for t, a in zip(things, answers, strict=True)]
+    things, answers = dice.sample(_THINGS, len(depths)), dice.sample(range(len(ANSWERS)), len(depths))
+    needles = [ids(f" The password of {t} is {ANSWERS[a]}.") for t, a in zip(things, answers, strict=True)]
     asked = [ids(f"\n\nThe password of {thing} is") for thing in things]
     room = length - sum(map(len, needles)) - max(map(len, asked))
     start = number * room % (len(text) - room + 1)
@@ -111,7 +113,7 @@ def haystack(
         before = cut
     found += part[before:]
     questions = tuple(zip(depths, asked, answers, strict=True))
-    return Haystack(found, questions, tuple(ids(f" {answer}") for answer in _ANSWERS))
+    return Haystack(found, questions, tuple(ids(f" {answer}") for answer in ANSWERS))
 
 
 def ask(model: Any, stack: Haystack) -> list[dict[str, Any]]:

@@ -7,9 +7,9 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from focus_core.errors import Cancelled, Unsupported
+from focus_core.errors import Cancelled, TooLarge, Unsupported
 from focus_core.evaluation.abilities.chat import has_template
-from focus_core.evaluation.abilities.tasks import TASKS, Sizes, Unit, Work, items_hash, perform, units
+from focus_core.evaluation.abilities.tasks import TASKS, Sizes, Unit, Work, items_hash, perform, reads, units
 from focus_core.evaluation.environment import environment
 from focus_core.evaluation.intervals import wilson
 
@@ -51,6 +51,7 @@ def probe(
     Raises:
         Unsupported: the variant cannot serve the model, or a chat task meets a model that is no chat model.
         InvalidInput: no such task.
+        TooLarge: a task is longer than what the model reads.
         Cancelled: on request.
     """
     from focus_core.evaluation.weights import hash_of, named_weights
@@ -58,7 +59,7 @@ def probe(
 
     started, sizes = time.perf_counter(), sizes or Sizes()
     todo = units(tasks, sizes)
-    check(loaded, variant, tasks)
+    check(loaded, variant, tasks, sizes)
     key = {
         "model": loaded.name,
         "revision": loaded.facts.revision,
@@ -68,7 +69,10 @@ def probe(
         "items": items_hash(sizes),
         "dtype": str(loaded.model.dtype).removeprefix("torch."),
     }
-    done: dict[str, Any] = dict(resume["done"]) if resume and resume.get("key") == key else {}
+    # What the items do not tell is told beside them: windows of other sizes are other parts.
+    same = {**key, "texts": [sizes.context, sizes.windows]}
+    kept = resume.get("done") if isinstance(resume, dict) and resume.get("key") == same else None
+    done: dict[str, Any] = dict(kept) if isinstance(kept, dict) else {}
     carried = sum(unit.name in done for unit in todo)
     held = named_weights(loaded.model)
     weights = {"before": hash_of(held)}
@@ -91,7 +95,7 @@ def probe(
             with retrofit(loaded.model, variant, adapter):
                 done[unit.name] = perform(work, unit)
         if partial is not None:
-            partial({"format": FORMAT, "key": key, "done": done})
+            partial({"format": FORMAT, "key": same, "done": done})
     weights["after"] = hash_of(named_weights(loaded.model))
     change = float((_logits(loaded) - first).abs().max())
     notes = [f"{carried} of {len(todo)} parts were measured by an earlier run."] if carried else []
@@ -115,11 +119,12 @@ def probe(
     }
 
 
-def check(loaded: Any, variant: Any, tasks: Sequence[str]) -> None:
+def check(loaded: Any, variant: Any, tasks: Sequence[str], sizes: Sizes) -> None:
     """Refuse what cannot be probed.
 
     Raises:
         Unsupported: the variant cannot serve the model, or a chat task meets a model that is no chat model.
+        TooLarge: a task is longer than what the model reads.
     """
     support = variant.supports(loaded.facts)
     if not support.ok:
@@ -129,6 +134,14 @@ def check(loaded: Any, variant: Any, tasks: Sequence[str]) -> None:
             f"{loaded.name} is no chat model: its tokenizer has no chat template.",
             "Leave out instructions and refusal.",
         )
+    work = Work(loaded, variant, None, sizes)
+    for task in tasks:
+        longest, size = reads(work, task)
+        if longest > loaded.facts.context:
+            raise TooLarge(
+                f"The task {task} reads up to {longest:,} tokens at once, and {loaded.name} {loaded.facts.context:,}.",
+                f"Make {size} smaller, or leave the task out.",
+            )
 
 
 def rows_of(todo: Sequence[Unit], done: dict[str, Any], variant: Any) -> list[dict[str, Any]]:

@@ -58,13 +58,17 @@ class Sizes:
 
     def __post_init__(self) -> None:
         """Check the ranges; a list, as a file has it, becomes a tuple."""
-        object.__setattr__(self, "lengths", tuple(self.lengths))
+        object.__setattr__(self, "lengths", tuple(dict.fromkeys(self.lengths)))
         least = {"pairs": 1, "passage": 1, "haystacks": 1, "reply": 1, "context": 2, "windows": 1}
         for name, low in least.items():
             if getattr(self, name) < low:
                 raise InvalidInput(f"{name} is {getattr(self, name)}.", f"It can be {low} or more.")
         if not self.lengths:
             raise InvalidInput("No length of a text with needles is given.", "Give one, such as 1024.")
+        if min(self.lengths) < needle.SHORTEST:
+            raise InvalidInput(
+                f"A text with needles of {min(self.lengths)} tokens is asked for.", f"Take {needle.SHORTEST} or more."
+            )
 
 
 @dataclass
@@ -145,6 +149,25 @@ def units(tasks: Sequence[str], sizes: Sizes) -> list[Unit]:
     if unknown := [task for task in tasks if task not in TASKS]:
         raise InvalidInput(f"There is no task {unknown[0]!r}.", f"There are {', '.join(TASKS)}.")
     return [unit for task in TASKS if task in tasks for unit in _UNITS[task](sizes)]
+
+
+def reads(work: Work, task: str) -> tuple[int, str]:
+    """The most tokens that a model reads at once in a task, and the size that makes them fewer."""
+    sizes = work.sizes
+    if task == "needle":
+        answers = [work.ids(f" {answer}") for answer in needle.ANSWERS]
+        return max(sizes.lengths) + max(map(len, answers)) - 1, "lengths"
+    if task == "pairs":
+        pairs = [pair for name in PHENOMENA for pair in minimal_pairs(name, sizes.pairs, sizes.seed)]
+        longest = max(len(work.ids(sentence)) for pair in pairs for sentence in pair)
+        return len(work.ids(f"{work.passage}\n\n")) + longest - 1, "passage"
+    if task in ("instructions", "refusal"):
+        kinds = ("instructions",) if task == "instructions" else ("harmful", "harmless")
+        asked = [chat.behind(work.passage, one["prompt"]) for kind in kinds for one in chat.prompts()[kind]]
+        tokenizer = work.loaded.tokenizer
+        return max(len(chat.prompt_ids(tokenizer, one)) for one in asked) + sizes.reply - 1, "passage"
+    # Windows of texts are cut to what the model reads.
+    return 0, "context"
 
 
 def perform(work: Work, unit: Unit) -> dict[str, Any]:
