@@ -28,7 +28,6 @@ _FORMS = {"own": "as published", "before": "as served"}
 STAGES = {
     "plan": "plan",
     "gather": "gather",
-    "gather_beside": "gather beside window pass",
     "group_pass": "group pass",
     "near_pass": "window pass and merge",
     "merge": "merge",

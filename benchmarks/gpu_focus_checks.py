@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import math
 import multiprocessing
 import os
-from collections.abc import Iterator
 from typing import Any
 
 LIMITS = {"float32": 1e-5, "float16": 3e-3, "bfloat16": 1.5e-2}
@@ -111,9 +109,6 @@ def flash_cases() -> list[dict[str, Any]]:
     found += [{"queries": n} for n in (9, 300, 699)] + [{"queries": 300, "routers": 2, "batch": 2}]
     found += [{"copied": True}, {"copied": True, "members": (1, 1), "equal": True}, {"softcap": 5.0, "scale": 0.3}]
     found += [{"keys": 33_001, "heads": 1, "kv": 1, "groups": 16, "first": [77], "window": 256}]
-    found += [{"beside": 0}, {"beside": 0, "heads": 9, "kv": 3, "routers": 3, "batch": 3, "layout": "tokens"}]
-    found += [{"beside": 0, "batch": 3, "first": [0, 150, 700], "queries": n} for n in (700, 300)]
-    found += [{"beside": 0, "window": 1, "sinks": 0}, {"beside": 0, "dim": 128, "keys": 4097, "softcap": 5.0}]
     found += [{"apart": True, "looks": n, "heads": 8, "routers": 2, "dim": 128, "keys": 2000} for n in (1, 2, 5)]
     found += [
         {"apart": True, "held": 3},
@@ -125,19 +120,6 @@ def flash_cases() -> list[dict[str, Any]]:
         {"apart": True, "keys": 33_001, "heads": 1, "kv": 1, "groups": 16, "looks": 2, "first": [77], "window": 256}
     ]
     return [case | {"backend": "flash"} for case in found]
-
-
-@contextlib.contextmanager
-def beside_from(numbers: int | None) -> Iterator[None]:
-    """From how many numbers of q on the near pass runs beside the scatter; None leaves it as it is."""
-    from focus_core.kernels.focus.flash import run as flash
-
-    before = flash.BESIDE
-    flash.BESIDE = before if numbers is None else numbers
-    try:
-        yield
-    finally:
-        flash.BESIDE = before
 
 
 def check(case: dict[str, Any], device: str = "cuda", twice: bool = True) -> dict[str, Any]:
@@ -168,9 +150,8 @@ def check(case: dict[str, Any], device: str = "cuda", twice: bool = True) -> dic
         wanted.append(out)
         sums.append(lse)
     wanted, sums = torch.cat(wanted, 2), torch.cat(sums, 2)
-    with beside_from(case["beside"]) if "beside" in case else contextlib.nullcontext():
-        out, lse = focus_attention(*call, **settings, **kernel, return_lse=True)
-        plain = focus_attention(*call, **settings, **kernel) if twice else out
+    out, lse = focus_attention(*call, **settings, **kernel, return_lse=True)
+    plain = focus_attention(*call, **settings, **kernel) if twice else out
     error = float((out.float() - wanted).norm() / wanted.norm())
     some = sums > -math.inf
     off = float((lse - sums)[some].abs().max()) if bool(some.any()) else 0.0
@@ -190,16 +171,12 @@ def check_refusal_to_guess(device: str = "cuda", backend: str = "triton") -> lis
     if backend == "triton":
         out = focus_attention(q, k, v, sets, offered, **kind)
         return [{"what": "more groups than was said", "good": bool(out.isnan().all())}]
-    found = []
-    for name, numbers in (("flash", None), ("flash, beside", 0)):
-        with beside_from(numbers):
-            more = focus_attention(q, k, v, sets, sets, **kind)
-            apart = focus_attention(q, k, v, offered.roll(1, -1), offered, equal=True, **kind)
-        found += [
-            {"what": f"{name}: more groups than was said", "good": bool(more.isnan().all())},
-            {"what": f"{name}: other sets than was said", "good": bool(apart.isnan().all())},
-        ]
-    return found
+    more = focus_attention(q, k, v, sets, sets, **kind)
+    apart = focus_attention(q, k, v, offered.roll(1, -1), offered, equal=True, **kind)
+    return [
+        {"what": "flash: more groups than was said", "good": bool(more.isnan().all())},
+        {"what": "flash: other sets than was said", "good": bool(apart.isnan().all())},
+    ]
 
 
 def _one(case: dict[str, Any]) -> dict[str, Any]:

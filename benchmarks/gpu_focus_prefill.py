@@ -19,9 +19,6 @@ from benchmarks.gpu_focus_checks import group_sets
 from focus_core.benchmark.prefill import rotated, spread
 from focus_core.kernels.focus import choose_backend, flash, focus_attention
 from focus_core.kernels.focus.flash import attend, scatter, sort, tiled
-from focus_core.kernels.focus.flash import run as flash_run
-from focus_core.kernels.focus.flash.beside import branched
-from focus_core.kernels.focus.flash.merge import merge_parts
 from focus_core.kernels.focus.triton import gather, group_pass, near_pass, pieces, plan, tiles
 
 TORCH = {"cudnn": SDPBackend.CUDNN_ATTENTION, "fa2": SDPBackend.FLASH_ATTENTION}
@@ -137,43 +134,22 @@ def stage_runs(call: list[Any], members: tuple[int, int], backend: str) -> dict[
         near_pass.near_pass((q, k, v), out, None, parts, sets, None, WINDOW, SINKS, scores, tile)
 
     if backend == "flash" and flash.same_sets(sets, offered):
-        beside = q.numel() >= flash_run.BESIDE
 
         def sorted_() -> None:
             kept["sort"] = sort.sort_tokens(sets, offered, None, 0, True)
 
         def scattered() -> None:
             at = kept["sort"]
-            kept["rows"] = scatter.scatter_tokens(
-                q, k, v, (at.spot, at.spot), at.group, routers, flash_run.MOVED[beside]
-            )
+            kept["rows"] = scatter.scatter_tokens(q, k, v, (at.spot, at.spot), at.group, routers)
 
         def attended() -> None:
             at = kept["sort"]
             kept["part"] = attend.attend_groups(*kept["rows"], (at.cuts, at.cuts), None, q.shape[3] ** -0.5, None)
 
-        def parts_of() -> near_pass.SortedPart:
-            at = kept["sort"]
-            return near_pass.SortedPart(*kept["part"], at.spot, at.group, at.over)
-
         def merged() -> None:
-            near(parts_of(), tiles.apart_tile(*kind))
+            at = kept["sort"]
+            near(near_pass.SortedPart(*kept["part"], at.spot, at.group, at.over), tiles.near_tile(*kind))
 
-        if beside:
-            lse = torch.empty(q.shape[:3], dtype=torch.float32, device=q.device)
-
-            def both() -> None:
-                with branched(q.device) as branch:
-                    with branch.work():
-                        apart = near_pass.LeftOut(kept["sort"].group)
-                        tile = tiles.apart_tile(*kind, beside)
-                        near_pass.near_pass((q, k, v), out, lse, apart, sets, None, WINDOW, SINKS, scores, tile)
-                    scattered()
-
-            def added() -> None:
-                merge_parts(out, lse, parts_of())
-
-            return {"plan": sorted_, "gather_beside": both, "group_pass": attended, "merge": added}
         return {"plan": sorted_, "gather": scattered, "group_pass": attended, "near_pass": merged}
     far = tiles.begun_tile(*kind) if backend == "flash" else tiles.group_tile(*kind)
 

@@ -12,7 +12,6 @@ import os
 import statistics
 import sys
 from collections.abc import Callable
-from dataclasses import astuple
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +19,8 @@ import torch
 
 from benchmarks.gpu_focus_prefill import SINKS, WINDOW, clock, dense, flash_there, graphed, inputs, quiet
 from benchmarks.gpu_record import Recording
+from focus_core.benchmark.prefill import rotated
 from focus_core.kernels.focus.flash import attend, scatter, sort, tiled
-from focus_core.kernels.focus.flash import run as flash_run
 from focus_core.kernels.focus.triton import gather, group_pass, near_pass, plan, tiles
 from focus_core.kernels.focus.triton.run import FarPass, focus_triton
 from focus_core.kernels.focus.triton.tiles import Tile
@@ -43,12 +42,6 @@ FAR = [
 BEGUN = [Tile(128, 64, 8, 3, True), Tile(128, 64, 8, 2, True), Tile(128, 32, 8, 3, True), Tile(64, 64, 4, 3, True)]
 STANDING = (1, 2, 4)
 MOVED = (32, 64, 128, 256)
-SERIAL = [Tile(64, 32, 4, 3), Tile(64, 64, 4, 3)]
-BESIDE = [
-    *SERIAL, Tile(64, 32, 4, 3, registers=144), Tile(64, 32, 4, 3, registers=96), Tile(64, 64, 4, 3, registers=208),
-    Tile(64, 64, 4, 3, registers=192), Tile(64, 64, 4, 2, registers=192), Tile(64, 64, 4, 3, registers=128),
-]  # fmt: skip
-MOVED_BESIDE = (32, 64, 128)
 
 
 class Prepared:
@@ -92,23 +85,6 @@ class Prepared:
         rows = gather.gather_keys(k, v, made, offered.shape[1])
         return lambda: group_pass.group_pass(q, *rows, made, sets, offered, False, self.scores, tile)
 
-    def whole(self, tile: Tile, moved: int, beside: bool) -> Callable[[], Any]:
-        """The whole call of equal sets, the near pass after the groups or beside the moving of rows."""
-        kind = {"window": WINDOW, "sinks": SINKS, "first_key": None, "scale": self.shape["dim"] ** -0.5}
-        kind |= {"softcap": None, "return_lse": False, "members": (1, 1)}
-
-        def run() -> Any:
-            before = flash_run.apart_tile, flash_run.MOVED, flash_run.BESIDE
-            flash_run.apart_tile = lambda *_: tile
-            flash_run.MOVED = (moved, moved)
-            flash_run.BESIDE = 0 if beside else 1 << 62
-            try:
-                return flash_run.focus_flash(*self.call, **kind)
-            finally:
-                flash_run.apart_tile, flash_run.MOVED, flash_run.BESIDE = before
-
-        return run
-
     def tiled(self, tile: Tile, standing: int) -> Callable[[], Any]:
         """The whole call with flash-attn-4 on tiles."""
         kind = {"window": WINDOW, "sinks": SINKS, "first_key": None, "scale": self.shape["dim"] ** -0.5}
@@ -117,20 +93,27 @@ class Prepared:
         return lambda: focus_triton(*self.call, **kind, far=far)
 
 
-def time_of(run: Callable[[], Any], repeats: int = 5) -> float:
-    """Median milliseconds of some replays."""
-    replay = graphed(run)
-    replay()
-    return statistics.median(clock(replay) for _ in range(repeats))
+def time_of(run: Callable[[], Any]) -> float:
+    """Median milliseconds of five replays."""
+    return times_of({"": run})[""]
+
+
+def times_of(runs: dict[Any, Callable[[], Any]]) -> dict[Any, float]:
+    """Median milliseconds of five replays of each, in turns: the first of many is timed on a cooler card."""
+    replays = {name: graphed(run) for name, run in runs.items()}
+    times: dict[Any, list[float]] = {name: [] for name in runs}
+    for replay in replays.values():
+        replay()
+    for repeat in range(5):
+        for name in rotated(list(runs), repeat):
+            times[name].append(clock(replays[name]))
+    return {name: statistics.median(found) for name, found in times.items()}
 
 
 def candidates(name: str) -> list[tuple[str, Tile]]:
     """Pass and tile of everything that is timed for a shape."""
     found = [("near after Triton", tile) for tile in NEAR]
     found += [("group pass", tile) for tile in FAR]
-    if SHAPES[name].get("routers", 1) == 1 and flash_there():
-        found += [(f"serial, {n} rows moved", tile) for n in MOVED_BESIDE for tile in SERIAL]
-        found += [(f"beside, {n} rows moved", tile) for n in MOVED_BESIDE for tile in BESIDE]
     if SHAPES[name].get("routers", 1) == 1:
         found += [("near after flash", tile) for tile in NEAR]
     elif flash_there():
@@ -142,8 +125,6 @@ def make(prepared: Prepared, what: str, tile: Tile) -> Callable[[], Any]:
     """One candidate, ready to run."""
     if what == "group pass":
         return prepared.far(tile)
-    if what.startswith(("serial", "beside")):
-        return prepared.whole(tile, int(what.split()[1]), what.startswith("beside"))
     if what.startswith("whole"):
         return prepared.tiled(tile, int(what.split()[1]))
     parts = prepared.slots() if what == "near after Triton" else prepared.sorted()
@@ -179,7 +160,7 @@ def flash_rows(prepared: Prepared) -> list[dict[str, Any]]:
         return rows
     from flash_attn.cute import flash_attn_func
 
-    moved = scatter.scatter_tokens(q, k, v, spots, at.group, 1, flash_run.MOVED[0])
+    moved = scatter.scatter_tokens(q, k, v, spots, at.group, 1)
     apart = [x.transpose(1, 2) for x in (q, k, v)]
     kinds = {
         "in groups": lambda parts: attend.attend_groups(*parts, (at.cuts, at.cuts), None, scale, None),
@@ -201,32 +182,34 @@ def main() -> None:
     parser.add_argument("--json", type=Path, required=True)
     parser.add_argument("--tokens", type=int, default=131072)
     parser.add_argument("--shapes", nargs="*", default=list(SHAPES))
-    parser.add_argument("--only", nargs="*", default=[], help="what is timed begins so, as 'serial' and 'beside'")
     chosen = parser.parse_args()
     quiet()
     record = Recording(chosen.json, "Sizes of Focus's GPU kernels beside one another.", SOURCES)
-    wanted = tuple(chosen.only) or ("",)
-    tried = {name: [c for c in candidates(name) if c[0].startswith(wanted)] for name in chosen.shapes}
-    jobs = [(name, *found) for name in chosen.shapes for found in tried[name]]
+    jobs = [(name, *found) for name in chosen.shapes for found in candidates(name)]
     with multiprocessing.get_context("spawn").Pool(max(1, min(14, (os.cpu_count() or 2) - 2))) as pool:
         pool.map(compile_one, jobs, chunksize=2)
     with torch.no_grad():
         for name in chosen.shapes:
             prepared = Prepared(name, chosen.tokens)
             kind = {"shape": name, "tokens": chosen.tokens}
-            if prepared.looks == 1 and not chosen.only:
+            if prepared.looks == 1:
                 record.add(*({**kind, **row} for row in flash_rows(prepared)))
-            for what in dict.fromkeys(found[0] for found in tried[name]):
-                rows = []
-                for tile in [tile for found, tile in tried[name] if found == what]:
-                    row = {**kind, "what": what, "tile": list(astuple(tile))}
+            for what in dict.fromkeys(found[0] for found in candidates(name)):
+                runs, problems = {}, []
+                for tile in [tile for found, tile in candidates(name) if found == what]:
+                    row = {**kind, "what": what, "tile": [tile.rows, tile.keys, tile.warps, tile.stages, tile.copies]}
                     try:
-                        rows.append(row | {"ms": time_of(make(prepared, what, tile), 15 if chosen.only else 5)})
+                        run = make(prepared, what, tile)
+                        run()
+                        torch.cuda.synchronize()
+                        runs[tile] = run, row
                     except Exception as problem:
                         # Too large for the card: the others still count.
-                        rows.append(row | {"problem": f"{type(problem).__name__}: {problem}"[:120]})
-                    torch.cuda.empty_cache()
-                record.add(*sorted(rows, key=lambda row: row.get("ms", 1e9)))
+                        problems.append(row | {"problem": f"{type(problem).__name__}: {problem}"[:120]})
+                found = times_of({tile: run for tile, (run, _) in runs.items()})
+                rows = [row | {"ms": found[tile]} for tile, (_, row) in runs.items()]
+                record.add(*sorted(rows, key=lambda row: row["ms"]), *problems)
+                torch.cuda.empty_cache()
             del prepared
             torch.cuda.empty_cache()
     sys.exit(record.failed())

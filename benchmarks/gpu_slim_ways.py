@@ -29,9 +29,7 @@ PLANS = {
 CHECKED = [ClusterPlan(64, 2), ClusterPlan(48, 2, 2), ClusterPlan(32, 3, 4)]
 """Sizes that are checked beside the usual ones, each on a third of the cases."""
 
-_SCORING = (
-    "for (int i = 0; i < tiles; i++) {\n      const int b = (begin + i) / each, t = (begin + i) % each;\n      if ("
-)
+_SCORING = "for (int i = 0; i < tiles; i++, next()) {\n      if (i == 0 || t == 0)"
 _WAITING = "barrier_wait_cluster(sent, (i / SLOTS) & 1);\n      if (thread == 0) barrier_expect(sent, SENT);\n"
 _WEIGHTING = "for (int k = 0; k < TILE; k += 16)"
 _SENDING = "const int to = n + lane / 4 / MINE * 4 + lane % 4;\n        if (to >= CLUSTER) continue;"

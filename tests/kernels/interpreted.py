@@ -77,14 +77,6 @@ CASES |= {
         "soft cap": {"softcap": 0.8, "scale": 0.5},
         "decode": {"queries": 2},
         "longer": {"keys": 700, "heads": 1, "kv": 1, "window": 70},
-        "beside, one line": {"beside": 0, "members": (1, 1)},
-        "beside, three query heads a key head": {"beside": 0, "heads": 3, "kv": 1, "dim": 8, "value_dim": 24},
-        "beside, a router a key head": {"beside": 0, "heads": 4, "kv": 2, "routers": 2, "batch": 2},
-        "beside, tokens in no group": {"beside": 0, "layout": "tokens", "heads": 4, "kv": 2, "routers": 2, "keys": 150},
-        "beside, left padding": {"beside": 0, "batch": 2, "first": [25, 70], "twice": True},
-        "beside, left padding after a cache": {"beside": 0, "batch": 2, "first": [25, 70], "queries": 50},
-        "beside, window of one, one group": {"beside": 0, "window": 1, "sinks": 0, "groups": 1},
-        "beside, soft cap": {"beside": 0, "softcap": 0.8, "scale": 0.5},
     }.items()
 }
 

@@ -1,8 +1,7 @@
 """The whole of the flash backend.
 
 Where queries look into the group they are in: sort, scatter, flash-attn-4 within the groups, and the near pass with the
-merge; in long calls the near pass runs beside the scatter, and a pass of its own merges the two. Where queries look
-elsewhere: Triton's passes, with flash-attn-4 for most of the far pairs (``tiled``).
+merge. Where they look elsewhere, Triton's passes with flash-attn-4 for most of the far pairs (``tiled``).
 """
 
 from __future__ import annotations
@@ -13,25 +12,15 @@ from focus_core.errors import Unsupported
 from focus_core.kernels.focus.decode import DECODE_QUERIES
 from focus_core.kernels.focus.flash.applies import call_refusal, same_memory, same_sets
 from focus_core.kernels.focus.flash.attend import attend_groups
-from focus_core.kernels.focus.flash.beside import branched
-from focus_core.kernels.focus.flash.merge import merge_parts
 from focus_core.kernels.focus.flash.scatter import scatter_tokens
 from focus_core.kernels.focus.flash.sort import sort_tokens
 from focus_core.kernels.focus.flash.tiled import tiled_pass
 from focus_core.kernels.focus.triton.applies import triton_refusal
-from focus_core.kernels.focus.triton.near_pass import LeftOut, SortedPart, near_pass
+from focus_core.kernels.focus.triton.near_pass import SortedPart, near_pass
 from focus_core.kernels.focus.triton.pieces import TILED_STANDING
 from focus_core.kernels.focus.triton.plan import most_members
 from focus_core.kernels.focus.triton.run import FarPass, focus_triton
-from focus_core.kernels.focus.triton.tiles import apart_tile, begun_tile, fitted, scores_of, shared_memory
-
-BESIDE = 1 << 62
-"""Numbers of q from which on the near pass, which computes, runs beside the scatter, which moves memory.
-
-Two results are merged then in a pass of its own, which costs more than it brings in a shorter call.
-"""
-MOVED = (32, 32)
-"""Tokens that a program of the scatter moves: alone, and beside the near pass, where few registers are left to it."""
+from focus_core.kernels.focus.triton.tiles import begun_tile, fitted, near_tile, scores_of, shared_memory
 
 
 def focus_flash(
@@ -60,31 +49,16 @@ def focus_flash(
     queries, keys, routers = q.shape[2], k.shape[2], key_bits.shape[1]
     far = sort_tokens(query_bits, key_bits, first, 0, same)
     near = far if queries == keys else sort_tokens(query_bits, key_bits, first, keys - queries, same)
+    rows = scatter_tokens(q, k, v, (near.spot, far.spot), far.group, routers)
     # With one line the last segment ends where the tokens without a group start; several lines have such gaps.
     used = None if k.shape[0] * routers == 1 else (near.used, far.used)
-    apart = q.numel() >= BESIDE
+    part, part_lse = attend_groups(*rows, (near.cuts, far.cuts), used, scale, softcap)
     out = q.new_empty(*q.shape[:3], v.shape[3])
-    lse = torch.empty(q.shape[:3], dtype=torch.float32, device=q.device) if return_lse or apart else None
+    lse = torch.empty(q.shape[:3], dtype=torch.float32, device=q.device) if return_lse else None
     widest = max(q.shape[3], v.shape[3])
-    tile = fitted(apart_tile(q.dtype, widest, apart), q.dtype, widest, shared_memory(q.device))
-    scores = scores_of(scale, softcap)
-
-    def near_pairs(parts: SortedPart | LeftOut) -> None:
-        near_pass((q, k, v), out, lse, parts, query_bits, first, window, sinks, scores, tile)
-
-    def grouped() -> SortedPart:
-        rows = scatter_tokens(q, k, v, (near.spot, far.spot), far.group, routers, MOVED[apart])
-        found = attend_groups(*rows, (near.cuts, far.cuts), used, scale, softcap)
-        return SortedPart(*found, near.spot, far.group, far.over)
-
-    if apart:
-        with branched(q.device) as branch:
-            with branch.work():
-                near_pairs(LeftOut(far.group))
-            parts = grouped()
-        merge_parts(out, lse, parts)
-    else:
-        near_pairs(grouped())
+    tile = fitted(near_tile(q.dtype, widest), q.dtype, widest, shared_memory(q.device))
+    parts = SortedPart(part, part_lse, near.spot, far.group, far.over)
+    near_pass((q, k, v), out, lse, parts, query_bits, first, window, sinks, scores_of(scale, softcap), tile)
     return (out, lse) if return_lse else out
 
 

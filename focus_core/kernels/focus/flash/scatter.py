@@ -58,7 +58,7 @@ def scatter_tokens(
     spots: tuple[torch.Tensor, torch.Tensor],
     group: torch.Tensor,
     routers: int,
-    rows: int,
+    rows: int = 128,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Copies of q (B * R * Nq, Hq / R, D), k (B * R * Nk, Hkv / R, D) and v in the order of the groups.
 

@@ -67,13 +67,12 @@ def _near_pass(
         some = group >= 0
         # Two tokens without a group share none.
         group = tl.where(some, group, -1)
-        if SLOTS > 0:
-            spot = tl.load(SPOT + line * queries + n, mask=some, other=0).to(tl.int64)
-            part_lse = tl.load(PART_LSE + (h % per) * rows + spot, mask=some, other=float("-inf"))
-            at = PART + (spot * per + h % per)[:, None] * DV + dv[None, :]
-            acc = tl.load(at, mask=some[:, None] & (dv < DV)[None, :], other=0.0).to(tl.float32)
-            m = tl.where(some, part_lse * 1.4426950408889634, m)
-            l = tl.where(some, 1.0, l)
+        spot = tl.load(SPOT + line * queries + n, mask=some, other=0).to(tl.int64)
+        part_lse = tl.load(PART_LSE + (h % per) * rows + spot, mask=some, other=float("-inf"))
+        at = PART + (spot * per + h % per)[:, None] * DV + dv[None, :]
+        acc = tl.load(at, mask=some[:, None] & (dv < DV)[None, :], other=0.0).to(tl.float32)
+        m = tl.where(some, part_lse * 1.4426950408889634, m)
+        l = tl.where(some, 1.0, l)
     elif SLOTS > 0:
         sets = QUERY_BITS + b * qbb + (h // (heads // routers)) * qbr + n.to(tl.int64) * qbt
         left = tl.load(sets, mask=real & (i >= first), other=0)
@@ -168,22 +167,11 @@ class SortedPart:
     over: torch.Tensor
 
 
-@dataclass(frozen=True)
-class LeftOut:
-    """What another kernel adds to the near pass's result: the pairs that share a group.
-
-    Attributes:
-        group: (B * R, Nk) int32 group of each key, -2 where it has none.
-    """
-
-    group: torch.Tensor
-
-
 def near_pass(
     qkv: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
     out: torch.Tensor,
     lse: torch.Tensor | None,
-    parts: SlotParts | SortedPart | LeftOut | None,
+    parts: SlotParts | SortedPart | None,
     query_bits: torch.Tensor,
     first: torch.Tensor | None,
     window: int,
@@ -193,12 +181,12 @@ def near_pass(
 ) -> None:
     """Write window, sinks and the groups' parts to ``out``; in a later round only merge its parts into ``out``.
 
-    With a ``SortedPart`` the near pairs that share a group are left to it; with ``LeftOut`` to a merge afterwards.
+    With a ``SortedPart`` the near pairs that share a group are left to it.
 
     Args:
         qkv: query (B, Hq, Nq, D), key (B, Hkv, Nk, D), value (B, Hkv, Nk, Dv).
         out: (B, Hq, Nq, Dv), contiguous; a padded query gets 0.
-        lse: (B, Hq, Nq) natural-log log-sum-exp, or None when nobody needs it; a query without a pair gets -inf.
+        lse: (B, Hq, Nq) natural-log log-sum-exp, or None when nobody needs it; a padded query gets -inf.
         parts: what the groups gave; None when no token has a group.
         query_bits: (B, R, Nq) int64 sets.
         first: (B,) first real key of each row, or None.
@@ -215,8 +203,6 @@ def near_pass(
     slots = skip = rows = 0
     if isinstance(parts, SlotParts):
         part, part_lse, over, skip, slots = parts.out, parts.lse, parts.over, parts.skip, parts.lse.shape[3]
-    elif isinstance(parts, LeftOut):
-        group = parts.group
     elif parts is not None:
         part, part_lse, over, spot, group = parts.out, parts.lse, parts.over, parts.spot, parts.group
         slots, rows = 1, parts.lse.shape[1]
@@ -227,7 +213,6 @@ def near_pass(
         rows,
         SHARE=heads // k.shape[1], SLOTS=slots, D=dim, DV=wide, DP=padded(dim), DVP=padded(wide),
         NEGATIVE=scores.negative, CAPPED=scores.capped, PADDED=first is not None, NEAR=skip == 0,
-        SUMS=lse is not None, SORTED=isinstance(parts, SortedPart | LeftOut), DOT=dot_precision(q.dtype),
+        SUMS=lse is not None, SORTED=isinstance(parts, SortedPart), DOT=dot_precision(q.dtype),
         ROWS=tile.rows, BLOCK=tile.keys, SINKS=_SINKS, num_warps=tile.warps, num_stages=tile.stages,
-        maxnreg=tile.registers,
     )  # fmt: skip

@@ -64,17 +64,13 @@ def scores_of(scale: float, softcap: float | None) -> Scores:
 
 @dataclass(frozen=True)
 class Tile:
-    """Rows and keys of a block, warps, pipeline stages, and whether the copy engine brings the sorted keys.
-
-    ``registers`` is the most that a thread may use, so that another kernel's blocks fit beside; None: as it comes.
-    """
+    """Rows and keys of a block, warps, pipeline stages, and whether the copy engine brings the sorted keys."""
 
     rows: int
     keys: int
     warps: int
     stages: int
     copies: bool = False
-    registers: int | None = None
 
 
 def padded(dim: int) -> int:
@@ -114,19 +110,6 @@ def near_tile(dtype: torch.dtype, widest: int) -> Tile:
     if widest <= 64:
         return Tile(64, 32, 4, 3)
     return Tile(64, 64, 4, 3) if widest <= 128 else Tile(64, 32, 4, 2)
-
-
-_BESIDE_NARROW = Tile(64, 32, 4, 3)
-_BESIDE_WIDE = Tile(64, 32, 4, 3, registers=144)
-
-
-def apart_tile(dtype: torch.dtype, widest: int, beside: bool = False) -> Tile:
-    """Sizes of that pass where it leaves out the pairs that share a group; and where it runs beside the scatter."""
-    if widest > 128:
-        return near_tile(dtype, widest)
-    if beside:
-        return _BESIDE_NARROW if widest <= 64 else _BESIDE_WIDE
-    return Tile(64, 32, 4, 3) if widest <= 64 else Tile(64, 32, 4, 3)
 
 
 def fitted(tile: Tile, dtype: torch.dtype, widest: int, room: float) -> Tile:
