@@ -384,5 +384,12 @@ def about(document: dict[str, Any]) -> str:
     return f"{', '.join([*said, str(runs[0].get('precision', ''))]).strip(', ')}; {document.get('command', '')}"
 
 
+def made_on(document: dict[str, Any]) -> str:
+    """The machine, the number format and the day, in one short line."""
+    runs, env = document.get("runs") or [{}], document.get("environment") or {}
+    said = (env.get("device"), runs[0].get("precision"), str(env.get("time") or "")[:10])
+    return ", ".join(str(one) for one in said if one)
+
+
 def _first_up(text: str) -> str:
     return text[:1].upper() + text[1:]

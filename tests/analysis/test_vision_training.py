@@ -111,6 +111,7 @@ def test_figures_hold_every_seed_and_rank(document):
 
 def test_where_it_was_measured_is_said(document):
     assert words.about(document) == "2026-11-30, H200, bf16 autocast; python -m data.build.vision all"
+    assert words.made_on(document) == "H200, bf16 autocast, 2026-11-30"
 
 
 def test_a_run_at_another_rate_is_no_seed(document):

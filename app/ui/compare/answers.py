@@ -160,7 +160,8 @@ def _notes(
         kind, one = rule
         if kind == "instructions":
             kept = follows(row["reply"], one["rule"])
-            found.append(f":material/{'check' if kept else 'close'}: {'Keeps' if kept else 'Breaks'} the rule.")
+            said = "check: Keeps" if kept else "close: Breaks"
+            found.append(f":material/{said} the rule (its form alone is checked).")
         else:
             found.append("Refuses." if refuses(row["reply"]) else "Does not refuse.")
     if dense is not None and row is not dense and dense["complete"]:

@@ -37,7 +37,9 @@ def render() -> None:
 def _one(document: dict[str, Any], key: str) -> None:
     note = words.about(document)
     st.markdown(f"**{plain(words.sentence(document))}**")
-    badge("recorded", note)
+    with st.container(horizontal=True, vertical_alignment="center", gap="small"):
+        badge("recorded", note)
+        st.caption(plain(words.made_on(document)), help=plain(note))
     if rates := words.rates_sentence(document):
         st.markdown(plain(rates))
     plot(
@@ -53,7 +55,25 @@ def _one(document: dict[str, Any], key: str) -> None:
         "the same size. G3B: 3 frequencies, rank 12, operators of every layer's own; U: shared by all layers; simplex: "
         "rows, or the low-rank vector z, projected so that none is negative and the sum is 1."
     )
-    st.dataframe(words.table(document), hide_index=True, height="content", key=f"{key}_table")
+    st.dataframe(
+        words.table(document),
+        hide_index=True,
+        height="content",
+        key=f"{key}_table",
+        column_config={
+            "attention": st.column_config.TextColumn(pinned=True),
+            "step": st.column_config.TextColumn(help="Median time of a training step, on the machine named above."),
+            "memory": st.column_config.TextColumn(help="Most memory that a training step takes."),
+            "on the object": st.column_config.TextColumn(
+                help="Share of the class token's attention, without its sign, that lies on the object's pixels: mean "
+                "of all heads, layers and images."
+            ),
+            "roughness": st.column_config.TextColumn(
+                help="How much the training loss jumps: over the last half, the standard deviation of its distance "
+                "from the median of the 25 steps before."
+            ),
+        },
+    )
     if captured := words.step_sentence(document):
         st.caption(plain(captured))
     if made := words.made_sentence(document):
