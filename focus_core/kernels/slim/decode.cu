@@ -40,6 +40,11 @@ extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THR
   const int rank = blockIdx.x % CLUSTER, cluster = blockIdx.x / CLUSTER;
   const int each = (past + TILE - 1) / TILE, begin = cluster * per, stop = begin + per < all ? begin + per : all;
   const int tiles = stop - begin;
+  // Each warp counts its own sequences and tiles.
+  int b = begin / each, t = begin % each;
+  auto next = [&]() {
+    if (++t == each) t = 0, b++;
+  };
   if (thread == 0) {
     for (int s = 0; s < STAGES; s++) {
       barrier_init(memory + FULL_AT + s * 8, 1);
@@ -58,8 +63,8 @@ extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THR
 
   if (warp == WEIGHTERS + SCORERS) {
     if (lane == 0) {
-      for (int i = 0; i < tiles; i++) {
-        const int s = i % STAGES, b = (begin + i) / each, t = (begin + i) % each;
+      for (int i = 0; i < tiles; i++, next()) {
+        const int s = i % STAGES;
         if (i >= STAGES) barrier_wait(memory + EMPTY_AT + s * 8, (i / STAGES - 1) & 1);
         const u32 full = memory + FULL_AT + s * 8;
         barrier_expect(full, STAGE + ANGLES);
@@ -82,8 +87,7 @@ extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THR
     u32 query[DIM / 16][4];
     float m = NEVER, l = 0.0f;
     int first = 0;
-    for (int i = 0; i < tiles; i++) {
-      const int b = (begin + i) / each, t = (begin + i) % each;
+    for (int i = 0; i < tiles; i++, next()) {
       if (i == 0 || t == 0) {
         const u16* from = q + (i64(b) * HEADS + line) * DIM + two;
 #pragma unroll
@@ -206,8 +210,7 @@ extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THR
         for (int e = 0; e < 4; e++) acc[i][n][e] = 0.0f;
     const int key = nth(lane % 8);
     const u32 rows = memory + place(lane % 16 / 8 * 8 + key) + warp * BLOCK + ((lane / 16) ^ key) * 16;
-    for (int i = 0; i < tiles; i++) {
-      const int b = (begin + i) / each, t = (begin + i) % each;
+    for (int i = 0; i < tiles; i++, next()) {
       const u32 slot = i % SLOTS, sent = memory + SENT_AT + slot * 8;
       barrier_wait(memory + FULL_AT + i % STAGES * 8, (i / STAGES) & 1);
       barrier_wait_cluster(sent, (i / SLOTS) & 1);
