@@ -52,8 +52,10 @@ def adapter_folder(path: str, what: str = "the adapter") -> Path:
     """The folder that an adapter, or ``what`` else, is to be written to, made before the work is done.
 
     Raises:
-        InvalidInput: a file is there, or the folder cannot be written to.
+        InvalidInput: no name, a file is there, or the folder cannot be written to.
     """
+    if not path.strip():
+        raise InvalidInput(f"No folder for {what} is named.", "Name one, such as build/one.")
     folder = Path(path)
     if folder.exists() and not folder.is_dir():
         raise InvalidInput(f"{folder} is a file.", f"Name a folder for {what}.")

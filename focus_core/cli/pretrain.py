@@ -12,6 +12,7 @@ from focus_core.cli.options import settings as parse_settings
 from focus_core.cli.output import adapter_folder, bar, pairs, stop_request
 from focus_core.cli.train import NOVELS, _texts
 from focus_core.models.catalog import SMALL
+from focus_core.training.lengths import hold_back
 from focus_core.training.scratch_settings import ScratchSettings, schedule
 
 SUMMARY = "train a whole model from nothing through a variant: another model's shape and tokenizer, new weights"
@@ -98,8 +99,7 @@ def _ids(model: str, text: str, context: int, tokenizer: Any) -> tuple[Any, Any,
     found = ids(training)
     if validation is not None:
         return found, ids(validation), names
-    held_back = max(context, len(found) // 10)
-    return found[:-held_back], found[-held_back:], names
+    return *hold_back(found, context), names
 
 
 def _print_validation(found: dict[str, Any]) -> None:

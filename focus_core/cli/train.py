@@ -12,6 +12,7 @@ from typing import Any
 from focus_core.cli.options import add_model, load
 from focus_core.cli.output import adapter_folder, bar, pairs, processes, stop_request
 from focus_core.errors import InvalidInput
+from focus_core.training.lengths import hold_back
 from focus_core.training.settings import BALANCES, FORMS, KINDS, MAPS, WEIGHTINGS, TrainSettings
 
 SUMMARY = "train an adapter for a frozen model: routers, LoRA, a latent's factors, or a control (temperature, k-means)"
@@ -29,7 +30,6 @@ _BY_KIND: dict[str, dict[str, Any]] = {
 _BY_MODEL = {"rotary": "half of those that rotate"}
 """Settings whose default is the model's."""
 _CHOICES = {"kind": (*KINDS, *_FITTED), "form": FORMS, "balance": BALANCES, "maps": MAPS, "weighting": WEIGHTINGS}
-_VALIDATION_SHARE = 0.1
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -93,6 +93,8 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     if count > 1 and ":" in (args.device or ""):
         raise InvalidInput(f"{count} processes cannot all have {args.device}.", "Say cpu or cuda: each takes its own.")
     out = Path(args.out) if rank else adapter_folder(args.out)
+    if not rank:
+        _check_free(out, None if args.kind in _FITTED else chosen)
     training, validation, names = _texts(args.text)
     progress = bar()
     loaded = load(args, progress)
@@ -108,8 +110,7 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
 
     training_ids = ids(training)
     if validation is None:
-        held_back = max(chosen.context, int(len(training_ids) * _VALIDATION_SHARE))
-        training_ids, validation_ids = training_ids[:-held_back], training_ids[-held_back:]
+        training_ids, validation_ids = hold_back(training_ids, chosen.context)
     else:
         validation_ids = ids(validation)
     if args.kind in _FITTED:
@@ -140,6 +141,31 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
         "serve": adapter.serve,
         "record": adapter.record,
     }
+
+
+def _check_free(out: Path, chosen: TrainSettings | None) -> None:
+    """Refuse a folder of something that would be written over; ``chosen`` is None for what is fitted.
+
+    A run that has a checkpoint is looked at when it goes on.
+    """
+    from focus_core.adapter import CONFIG_FILE, read_config
+    from focus_core.training.checkpoint import FILE
+
+    if (out / "config.json").exists():
+        raise InvalidInput(f"{out} holds a model.", "Name a folder for the adapter alone.")
+    begun = (out / FILE).exists()
+    if chosen is not None and (begun or not (out / CONFIG_FILE).exists()):
+        return
+    held: dict[str, Any] = read_config(out)["record"].get("settings") or {} if (out / CONFIG_FILE).exists() else {}
+    if chosen is None:
+        free = not held and not begun
+    else:
+        # A run that was killed before its first checkpoint begins again. What rotates is said when a model is there.
+        either = {"rotary": 0}
+        free = bool(held) and {**TrainSettings().to_dict(), **held, **either} == chosen.to_dict() | either
+    if free:
+        return
+    raise InvalidInput(f"{out} holds another adapter.", "Use another folder, or delete it.")
 
 
 def _launched_shard() -> str | None:

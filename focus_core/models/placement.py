@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Container, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -60,6 +60,7 @@ def place(model: Any, name: str, device_map: str | dict[str, Any], dtype: str) -
         found = dict(infer_auto_device_map(model, room, **options))
     else:
         found = _given(device_map, device_of)
+        _check_parts(found, sizes, [name for name, _ in model.named_parameters()])
     used: dict[str, int] = {}
     for part, where in found.items():
         used[_device(where)] = used.get(_device(where), 0) + sizes.get(part, 0)
@@ -81,6 +82,15 @@ def _given(device_map: str | dict[str, Any], device_of: Callable[[Any], str]) ->
     except InvalidInput as error:
         hint = f"A device map is {', '.join(DEVICE_MAPS)}, a device, or JSON from modules to devices."
         raise InvalidInput(error.message, hint) from None
+
+
+def _check_parts(found: dict[str, Any], parts: Container[str], weights: Iterable[str]) -> None:
+    """Refuse a map that names what the model has not, or leaves out a part of it."""
+    if unknown := [part for part in found if part not in parts]:
+        raise InvalidInput(f"The model has no module {unknown[0]!r:.80}.", "The module '' is the whole model.")
+    left = [name for name in weights if "" not in found and not any(f"{name}.".startswith(f"{p}.") for p in found)]
+    if left:
+        raise InvalidInput(f"The device map says nothing of {left[0]}.", "Name all modules, or '' for the rest.")
 
 
 def _check(used: dict[str, int], free: dict[str, int], name: str, dtype: str, size: int) -> None:

@@ -29,6 +29,7 @@ from focus_core.routing.balance import LoadMeter, move_bias
 from focus_core.routing.feature_maps import FeatureMaps, FeatureMapsConfig
 from focus_core.routing.router import Router, RouterConfig
 from focus_core.training.checkpoint import FILE, load_checkpoint, read_checkpoint, save_checkpoint, state_of
+from focus_core.training.lengths import check_window
 from focus_core.training.scratch_settings import ScratchSettings, adapter_kind, schedule, settings_of
 from focus_core.variants import Variant
 
@@ -36,6 +37,8 @@ Progress = Callable[[float, str], None]
 RECORD_FILE, ADAPTER_FOLDER = "training_record.json", "adapter"
 CURVE = 40
 """Points of the recorded loss curve, each the mean of its share of the steps."""
+_LOST = 700.0
+"""Nats a token whose perplexity is no number any more."""
 _READ_EVERY = 25
 """Steps between looks at the losses, which wait for the device."""
 
@@ -128,7 +131,9 @@ def pretrain(
         every validation), ``losses`` (the curve), ``environment``.
 
     Raises:
-        InvalidInput: the texts are shorter than a window, the folder holds another run, or the loss is not finite.
+        InvalidInput: the texts are shorter than a window, the folder holds another run or a model, or the loss is not
+            finite.
+        TooLarge: a window is longer than what the model reads.
         Unsupported: the variant cannot be trained so.
         Cancelled: on request.
     """
@@ -139,18 +144,22 @@ def pretrain(
                 f"The {name} text has {len(ids)} tokens and a window takes {settings.context}.",
                 "Use a longer text or a smaller context.",
             )
+    check_window(settings.context, loaded)
     plan = schedule(variant, settings)
     state = _new_state(variant, training_ids, validation_ids, settings)
     finished = read_json(out / RECORD_FILE)
     if finished is not None:
         _check_same_run(out, finished, state)
         return dict(finished)
+    content = read_checkpoint(out)
+    if content is None and (out / "config.json").exists():
+        raise InvalidInput(f"{out} holds a model, and no run that could go on.", "Name another folder, or delete it.")
     model = new_model(loaded.model, settings.seed).to(device)
     made = new_adapter(variant, facts_of(model), settings.seed)
     adapter = None if made is None else made.to(device)
     whole = Whole(model, adapter)
     optimizer = _optimizer(model, adapter, settings)
-    if (content := read_checkpoint(out)) is not None:
+    if content is not None:
         state = _go_on(content, out, whole, optimizer, state)
     meter = LoadMeter(adapter, plan.key_topk, plan.sinks) if plan is not None and isinstance(adapter, Router) else None
     held = _windows(validation_ids, settings).to(device)
@@ -261,12 +270,15 @@ def _look(
     active.model.eval()
     nll = [token_nll(active.model, part).double() for part in held.split(settings.batch)]
     active.recorder = recorder
+    mean = torch.cat(nll).mean().item()
+    if not mean < _LOST:
+        raise InvalidInput(f"The validation loss is {mean:.4g} at step {state['step']}.", "Lower the learning rate.")
     since = state["log"][-1]["step"] if state["log"] else 0
     recent = state["losses"][since:]
     found = {
         "step": state["step"],
         "loss": round(sum(recent) / len(recent), 4),
-        "served_ppl": round(math.exp(torch.cat(nll).mean().item()), 4),
+        "served_ppl": round(math.exp(mean), 4),
     }
     return found if meter is None else found | {"largest_group": round(meter.share().max().item(), 3)}
 

@@ -26,6 +26,7 @@ from focus_core.routing.latent import LatentFactors
 from focus_core.routing.router import Router, RouterConfig
 from focus_core.routing.temperature import FarTemperature, FarTemperatureConfig
 from focus_core.training.checkpoint import load_checkpoint, read_checkpoint, save_checkpoint, state_of
+from focus_core.training.lengths import check_window
 from focus_core.training.output_error import OutputError
 from focus_core.training.settings import TrainSettings
 from focus_core.training.validation import Validator
@@ -139,6 +140,7 @@ def train(
     """
     out = Path(out)
     _check_lengths(training_ids, validation_ids, settings)
+    check_window(settings.context, loaded)
     processes = Processes(loaded.model.device)
     _check_shares(processes, settings)
     if settings.kind == "latent" and hasattr(loaded.model, "focus_fingerprint"):
@@ -189,6 +191,8 @@ def train(
         state["step"] = step + 1
         if (step + 1) % settings.validate_every == 0 or step + 1 == settings.steps:
             metrics |= validator.served()
+            if not math.isfinite(metrics["served_ppl"]):
+                raise InvalidInput(f"The served loss is no number at step {step + 1}.", "Lower the learning rate.")
             if metrics["served_ppl"] < (state["best_ppl"] or math.inf):
                 state |= {"best_ppl": metrics["served_ppl"], "best_step": step + 1}
                 state["seconds"] = before + time.monotonic() - started

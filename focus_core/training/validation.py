@@ -12,6 +12,9 @@ from focus_core.processes import Processes
 from focus_core.training.settings import TrainSettings
 from focus_core.variants import Variant, make
 
+_LOST = 700.0
+"""Nats a token whose perplexity is no number any more."""
+
 
 class Validator:
     """Token-weighted perplexity of the dense and the served model on the same held-back windows.
@@ -58,4 +61,5 @@ class Validator:
                 kept = pairs.kept(0)
                 seen += torch.tensor([nll.double().sum().item(), nll.numel(), sum(kept), len(kept)]).double()
         total, count, kept_pairs, layers = processes.sum(seen).tolist()
-        return math.exp(total / count), kept_pairs / layers
+        mean = total / count
+        return math.exp(mean) if mean < _LOST else math.nan, kept_pairs / layers

@@ -238,7 +238,7 @@ def test_lora_is_trained_and_goes_with_dense_and_what_it_was_trained_through(
         (["--groups", "0"], "groups is 0"),
         (["--form", "circular"], "circular"),
         (["--query-topk", "9"], "9 of 4 groups"),
-        (["--context", "5000"], "tokens and a window takes 5000"),
+        (["--context", "5000"], "one held back take 10,000"),
     ],
 )
 def test_wrong_train_arguments_get_one_line(refused, tmp_path, tiny_folder, text_file, arguments, sentence):

@@ -48,7 +48,14 @@ def test_the_command_line_says_what_is_placed(folder, capsys):
 
 @pytest.mark.parametrize(
     "device_map, told",
-    [("disk", "'disk' is no device"), ("{x}", "is no JSON"), ({"": 3}, "this machine has"), ("meta", "not on meta")],
+    [
+        ("disk", "'disk' is no device"),
+        ("{x}", "is no JSON"),
+        ({"": 3}, "this machine has"),
+        ("meta", "not on meta"),
+        ({"x": "cpu"}, "no module 'x'"),
+        ({"model": "cpu"}, "nothing of lm_head"),
+    ],
 )
 def test_a_map_that_cannot_be_is_refused(device_map, told, folder):
     with pytest.raises(InvalidInput, match=told):
