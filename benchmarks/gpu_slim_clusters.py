@@ -11,6 +11,7 @@ import functools
 import json
 import math
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from benchmarks import gpu_decode_shapes as shapes
 from benchmarks.gpu_decode_checks import LIMITS, slim
 from benchmarks.gpu_decode_ways import Race, compared, dense_kernels, rate
 from benchmarks.gpu_record import Recording
-from benchmarks.gpu_slim_ways import CHANGED, CHECKED, PLANS, ROTATED, build, changed, kind_of, suits, used
+from benchmarks.gpu_slim_ways import CHANGED, CHECKED, OWN, PLANS, ROTATED, build, changed, kind_of, suits, used
 from focus_core.benchmark.prefill import spread
 from focus_core.kernels.slim import cluster_decode as clusters
 from focus_core.kernels.slim import slim_attention
@@ -59,14 +60,15 @@ def checks() -> list[tuple[dict[str, Any], ClusterPlan | None]]:
     return found
 
 
-def check(case: dict[str, Any], plan: ClusterPlan | None = None) -> dict[str, Any]:
+def check(case: dict[str, Any], plan: ClusterPlan | None = None, change: str | None = None) -> dict[str, Any]:
     """Relative error of the output and error of the log-sum-exp of one case, and whether they are within the limits."""
     shape = {name: x for name, x in case.items() if name not in ("softcap", "scale", "first", "dtype")}
     named = {**case, "plan": str(plan or clusters.USUAL[bool(case.get("turned"))])}
+    named |= {"change": change} if change else {}
     try:
         compute = slim(case, "cuda", **shape)
         wanted, sums = compute("reference", True)
-        with used(plan):
+        with used(plan), changed(change) if change else nullcontext():
             out, lse = compute("cuda", False)
         some = sums > -math.inf
         error = float((out.float() - wanted).norm() / wanted.norm().clamp_min(1e-30))
@@ -166,7 +168,7 @@ def main() -> None:
     """Check, time and write."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--json", type=Path, required=True)
-    parser.add_argument("--parts", default="check,time")
+    parser.add_argument("--parts", default="check,own,time", help="own: blocks that each copy all angles")
     parser.add_argument("--repeats", type=int, default=15)
     parser.add_argument("--triton", action="store_true", help="time Triton's kernels too")
     chosen = parser.parse_args()
@@ -175,8 +177,11 @@ def main() -> None:
         wanted = checks() if "check" in chosen.parts else []
         if wanted:
             build([(kind_of(case, torch.device("cuda", 0)), "softcap" in case, plan) for case, plan in wanted])
-        for case, plan in wanted:
-            found = check(case, plan)
+        every: list[tuple[dict[str, Any], ClusterPlan | None, str | None]]
+        every = [(case, plan, None) for case, plan in wanted]
+        every += [(case, None, OWN) for case in cases() if "own" in chosen.parts and case.get("turned")]
+        for case, plan, change in every:
+            found = check(case, plan, change)
             record.check(found)
             if found["good"]:
                 print("ok", json.dumps(found), flush=True)

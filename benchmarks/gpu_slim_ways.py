@@ -43,6 +43,7 @@ _NO_COPIES = {_EXPECTED: "barrier_expect(full, STAGE);", _COPIES: _COPIES.replac
 _OWN_COPIES = {_COPIES: "for (int n = 0; n < ANGLES / BLOCK; n++)", "copy_box_to_all<CLUSTER>(": "copy_box("}
 # Blocks that do not wait for each other must not copy to each other.
 _NO_SCORES = {_SCORING: _SCORING.replace("i = 0", "i = tiles"), _WAITING: ""} | _NO_COPIES
+OWN = "with each block's own copies of angles"
 CHANGED: dict[str, dict[str, str]] = {
     "without weighting": _NO_WEIGHTS,
     "without scoring and exchange": _NO_SCORES,
@@ -55,7 +56,7 @@ CHANGED: dict[str, dict[str, str]] = {
     "without copies of angles": _NO_COPIES,
     "without reading angles": {_READING: "c[n][0] = c[n][1] = s[n][0] = s[n][1] = 0.5f;"},
     "without rotating": {_ROTATING: "x[n] ^= bits(c[n][0]) ^ bits(x1);", _ROTATING_TOO: "y[n] ^= bits(s[n][1]);"},
-    "with each block's own copies of angles": _OWN_COPIES,
+    OWN: _OWN_COPIES,
 }
 """Changes of the source that tell what bounds the kernel. Only what is `with` something computes the same."""
 ROTATED = [name for name in CHANGED if "angles" in name or "rotating" in name]
