@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import streamlit as st
 
+from analysis.choose_words import GROUPED
 from analysis.claims import METHODS, VERDICTS, answer, table, verdict_bars
 from app.ui import claim, links
 from app.ui.figure import plot
@@ -98,7 +99,8 @@ def _explain() -> None:
         st.markdown(
             "The project began with four documents that praise sparse attention. Each of their claims stands here with "
             "the condition under which its paper states it, and with our own number, read from a recorded result. A "
-            "verdict follows from the numbers: a claim that nothing decides yet is open."
+            "verdict follows from the numbers: a claim that nothing decides yet is open. "
+            f"In the settings, {GROUPED}"
         )
         st.latex(r"\text{change of perplexity} = 100 \left( \mathrm{ppl} / \mathrm{ppl}_{\text{dense}} - 1 \right)")
         st.button(

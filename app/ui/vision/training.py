@@ -51,9 +51,10 @@ def _one(document: dict[str, Any], key: str) -> None:
         note=note,
     )
     st.caption(
-        "Marks are means over seeds with their standard deviation, small dots single seeds, dotted softmax's mean of "
-        "the same size. G3B: 3 frequencies, rank 12, operators of every layer's own; U: shared by all layers; simplex: "
-        "rows, or the low-rank vector z, projected so that none is negative and the sum is 1."
+        "Marks are means over seeds with their standard deviation (n = 1: of one seed), small dots single seeds, "
+        "dotted softmax's mean of the same size. G3B: 3 frequencies, rank 12, operators of every layer's own; U: "
+        "shared by all layers; simplex: rows, or the low-rank vector z, projected so that none is negative and the "
+        "sum is 1."
     )
     st.dataframe(
         words.table(document),
@@ -62,15 +63,18 @@ def _one(document: dict[str, Any], key: str) -> None:
         key=f"{key}_table",
         column_config={
             "attention": st.column_config.TextColumn(pinned=True),
+            "size": st.column_config.TextColumn(width=52),
+            "seeds": st.column_config.NumberColumn(width=52),
+            "roughness": st.column_config.TextColumn(
+                width=84,
+                help="How much the training loss jumps: over the last half, the standard deviation of its distance "
+                "from the median of the 25 steps before.",
+            ),
             "step": st.column_config.TextColumn(help="Median time of a training step, on the machine named above."),
             "memory": st.column_config.TextColumn(help="Most memory that a training step takes."),
             "on the object": st.column_config.TextColumn(
                 help="Share of the class token's attention, without its sign, that lies on the object's pixels: mean "
                 "of all heads, layers and images."
-            ),
-            "roughness": st.column_config.TextColumn(
-                help="How much the training loss jumps: over the last half, the standard deviation of its distance "
-                "from the median of the 25 steps before."
             ),
         },
     )
