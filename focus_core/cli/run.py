@@ -11,6 +11,8 @@ from focus_core.cli.output import rows
 from focus_core.errors import FocusError, InvalidInput
 
 SUMMARY = "run experiment files: train and measure what is missing, on one or more devices"
+_LONGEST = 1e8
+"""Seconds, three years: clocks take no more."""
 _SHOWN = ("model", "variant", "text", "context", "ppl", "ppl_se", "dense_ppl", "kept_pairs")
 _RECALLED = ("model", "variant", "context", "random", "text", "pairs")
 """Of what a model finds again: there ``text`` is a question with its answers."""
@@ -45,7 +47,7 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
 
     if args.workers < 1:
         raise InvalidInput(f"--workers is {args.workers}.", "A device needs one or more.")
-    if args.seconds is not None and not args.seconds > 0:
+    if args.seconds is not None and not 0 < args.seconds <= _LONGEST:
         raise InvalidInput(f"--seconds is {args.seconds:g}.", "It is how long may be spent, more than 0.")
     if args.ray is not None and args.gpus:
         raise InvalidInput("--ray and --gpus both say where tasks run.", "Ray knows its own GPUs: leave out --gpus.")

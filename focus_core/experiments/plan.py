@@ -98,7 +98,7 @@ class Task:
         """
         if self.asked is None:
             found = read_json(self.place)
-            if found is not None and found.get("command") != self.command:
+            if found is not None and (not isinstance(found, dict) or found.get("command") != self.command):
                 raise InvalidInput(f"{self.place} holds another measurement.", "Rename the line, or move the file.")
             return found is not None
         config, record = read_json(self.place / CONFIG), read_json(self.place / RECORD) or {}

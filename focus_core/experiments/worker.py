@@ -50,7 +50,11 @@ def perform(arguments: list[str], log: str) -> float:
     _keep_models()
     began = time.monotonic()
     with open(log, "w", encoding="utf-8") as file, contextlib.redirect_stdout(file), contextlib.redirect_stderr(file):
-        code = main(arguments)
+        try:
+            code = main(arguments)
+        except SystemExit as refused:
+            # Of wrong options; it would end the pool's whole run without a word.
+            code = refused.code if isinstance(refused.code, int) else 1
     _free()
     if code == INTERRUPTED:
         raise KeyboardInterrupt

@@ -11,6 +11,7 @@ import pytest
 
 from focus_core.assets import DATA
 from focus_core.cli import main, train
+from focus_core.errors import InvalidInput
 from focus_core.experiments import runner, worker
 from focus_core.experiments.plan import read_plan
 from focus_core.jobs.files import read_json, write_json
@@ -101,6 +102,12 @@ def test_what_runs_at_the_deadline_is_interrupted(tmp_path, monkeypatch):
     assert time.monotonic() - began < 10
 
 
+def test_wrong_options_fail_a_task_and_not_the_run(tmp_path, monkeypatch):
+    monkeypatch.setattr(loading, "load_model", loading.load_model)
+    with pytest.raises(RuntimeError, match=r"exit code 2: .*--bogus"):
+        worker.perform(["train", "--bogus", "3", "--out", str(tmp_path / "a")], str(tmp_path / "log"))
+
+
 def test_a_command_that_another_process_is_at_is_left_alone(tmp_path, monkeypatch):
     ran = []
     monkeypatch.setattr(worker, "perform", lambda arguments, log: ran.append(arguments) or 1.0)
@@ -165,6 +172,7 @@ def test_a_worker_whose_starter_was_killed_ends_what_it_does(tmp_path):
     [
         (("--workers", "0"), "--workers is 0"),
         (("--seconds", "nan"), "--seconds is nan"),
+        (("--seconds", "inf"), "--seconds is inf"),
         (("--only", "nobody"), "No task has nobody"),
         (("--results", "FILE/r"), "could not be read or written"),
     ],
@@ -175,6 +183,12 @@ def test_what_cannot_be_run_is_said_before_it_starts(tasks, tmp_path, capsys, op
     assert main(["run", str(tmp_path / "x.toml"), "--work", str(tmp_path / "work"), *given]) != 0
     assert told in capsys.readouterr().err
     assert not list((tmp_path / "work" / "raw").iterdir())
+
+
+def test_a_result_that_is_none_is_said(tasks):
+    write_json(tasks[-1].place, [])
+    with pytest.raises(InvalidInput, match="another measurement"):
+        tasks[-1].done()
 
 
 def test_a_plan_runs_once_and_a_failure_stops_only_what_needs_it(tasks, tmp_path, capsys):
