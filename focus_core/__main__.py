@@ -2,7 +2,13 @@
 
 import sys
 
-from focus_core.cli import main
-
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        from focus_core.cli import main
+
+        code = main()
+    except KeyboardInterrupt:
+        # While modules are imported, before the command itself could answer.
+        print("Stopped.", file=sys.stderr)
+        code = 130
+    sys.exit(code)

@@ -1,6 +1,7 @@
 import dataclasses
 import json
 import os
+import runpy
 import signal
 import subprocess
 import sys
@@ -334,3 +335,13 @@ def test_an_adapter_s_folder_is_tried_before_the_work_and_none_is_left_by_it(tmp
     for path in (tmp_path / "file", tmp_path / "file" / "below"):
         with pytest.raises(InvalidInput, match=r"is a file|cannot be written"):
             adapter_folder(str(path))
+
+
+def test_an_interrupt_before_the_command_answers_is_one_line(monkeypatch, capsys):
+    def interrupted():
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("focus_core.cli.main", interrupted)
+    with pytest.raises(SystemExit, match="130"):
+        runpy.run_module("focus_core", run_name="__main__")
+    assert capsys.readouterr().err == "Stopped.\n"
