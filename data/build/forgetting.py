@@ -17,6 +17,7 @@ import shlex
 import sys
 from pathlib import Path
 
+from data.build.baseline_lines import BUDGET
 from focus_core.cli import main as focus_core
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -33,14 +34,6 @@ SWEEP = {
     for rate in rates
 }
 """Rank and learning rate of what is trained; what ships is rank 8 at 3e-3."""
-BUDGET = {
-    "steps": 200,
-    "context": 1024,
-    "batch": 4,
-    "validate-every": 100,
-    "validation-windows": 16,
-    "checkpoint-every": 1000,
-}
 LARGE = {"pairs": 100, "haystacks": 20, "lengths": "512,1024,2048,4096,8192", "windows": 16}
 """Sizes of the probes on a GPU."""
 

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from focus_core.errors import InvalidInput, NotAvailable
-from focus_core.experiments.plan import Task, missing
-from focus_core.experiments.runner import LOOK_AGAIN, THREADS, Job, job_of, order, perform_task, prepare, summary
-from focus_core.experiments.worker import ELSEWHERE, STOPPED, start
+from focus_core.experiments.plan import Task
+from focus_core.experiments.runner import LOOK_AGAIN, THREADS, Job, Tally, job_of, order, perform_task, prepare
+from focus_core.experiments.worker import STOPPED, start
 
 INSTALL = "Install it: .venv/bin/python -m pip install -r requirements-ray.txt"
 _TRIES = 5
@@ -55,7 +55,7 @@ def run_on_ray(
     """
     ray = _ray()
     prepare(tasks, work)
-    began = time.monotonic()
+    tally = Tally(tasks, told)
     deadline = None if seconds is None else time.time() + seconds
     try:
         _knock(address)
@@ -68,12 +68,11 @@ def run_on_ray(
     mark = work.absolute() / f".seen-{uuid.uuid4().hex}"
     mark.touch()
     try:
-        run = _Run(ray, tasks, work, mark, deadline, told, workers)
-        run.go()
+        _Run(ray, tally, work, mark, deadline, workers).go()
     finally:
         mark.unlink(missing_ok=True)
         ray.shutdown()
-    return summary(tasks, run.made, run.failed, began)
+    return tally.summary()
 
 
 def _knock(address: str) -> None:
@@ -93,21 +92,9 @@ def _ray() -> Any:
 
 
 class _Run:
-    def __init__(
-        self,
-        ray: Any,
-        tasks: Sequence[Task],
-        work: Path,
-        mark: Path,
-        deadline: float | None,
-        told: Callable[[str], None],
-        workers: int,
-    ) -> None:
-        self.ray, self.work, self.mark, self.deadline, self.told = ray, work, mark, deadline, told
-        self.waiting = missing(tasks)
+    def __init__(self, ray: Any, tally: Tally, work: Path, mark: Path, deadline: float | None, workers: int) -> None:
+        self.ray, self.tally, self.work, self.mark, self.deadline = ray, tally, work, mark, deadline
         self.running: dict[Any, Task] = {}
-        self.made: list[str] = []
-        self.failed: dict[str, str] = {}
         self.perform = ray.remote(perform_there).options(max_retries=_TRIES, **self._share(workers))
 
     def _share(self, workers: int) -> dict[str, float]:
@@ -124,9 +111,9 @@ class _Run:
         """Hand over what can be done; what needs an adapter follows when it is there."""
         try:
             while True:
-                ready = [task for task in self.waiting if task.needs is None or task.needs.done()]
+                ready = [task for task in self.tally.waiting if task.needs is None or task.needs.done()]
                 for task in sorted(ready, key=order):
-                    self.waiting.remove(task)
+                    self.tally.waiting.remove(task)
                     job = job_of(task, self.work)
                     self.running[self.perform.remote(os.getcwd(), str(self.mark), job, self.deadline)] = task
                 if not self.running:
@@ -141,24 +128,12 @@ class _Run:
             raise
 
     def _end(self, reference: Any) -> bool:
-        """Take note of a task that ended; whether another process is at it."""
         task = self.running.pop(reference)
         try:
             found = self.ray.get(reference)
         except Exception as error:
-            cause = getattr(error, "cause", None) or error
-            self.failed[task.name] = f"{type(cause).__name__}: {' '.join(str(cause).split())[:300]}"
-            self.told(f"FAILED {task.name}: {self.failed[task.name]}")
-            return False
-        if found == ELSEWHERE:
-            self.waiting.append(task)
-            return True
-        if found == STOPPED:
-            self.told(f"stopped {task.name}")
-            return False
-        self.made.append(task.name)
-        self.told(f"{task.name}: {found} s")
-        return False
+            found = getattr(error, "cause", None) or error
+        return self.tally.ended(task, found)
 
 
 def perform_there(folder: str, mark: str, job: Job, deadline: float | None) -> float | str:

@@ -49,7 +49,7 @@ def run_plan(
         OSError: a folder of results or of the work cannot be written.
     """
     prepare(tasks, work)
-    began = time.monotonic()
+    tally = Tally(tasks, told)
     deadline = None if seconds is None else time.time() + seconds
     with contextlib.ExitStack() as stack:
         pools = [
@@ -58,9 +58,8 @@ def run_plan(
             )
             for gpu in gpus
         ]
-        run = _Run(tasks, work, [pool for _ in range(workers) for pool in pools], deadline, told)
-        run.go()
-    return summary(tasks, run.made, run.failed, began)
+        _Run(tally, work, [pool for _ in range(workers) for pool in pools], deadline).go()
+    return tally.summary()
 
 
 def prepare(tasks: Sequence[Task], work: Path) -> None:
@@ -88,34 +87,56 @@ def job_of(task: Task, work: Path) -> Job:
     return task, arguments, str(work / "logs" / f"{task.name}.log"), str(work / "locks" / f"{task.name}.lock"), raw
 
 
-def summary(tasks: Sequence[Task], made: list[str], failed: dict[str, str], began: float) -> dict[str, Any]:
-    """What a run gives back."""
-    left = [task.name for task in missing(tasks) if task.name not in failed]
-    return {"made": made, "failed": failed, "left": left, "seconds": round(time.monotonic() - began, 1)}
+class Tally:
+    """What a run of a plan has to do, made and failed at.
 
+    Attributes:
+        waiting: tasks that are neither done nor begun.
+        made: names of those done here.
+        failed: reasons by name.
+        told: called with one line for every task that ended.
+    """
 
-class _Run:
-    def __init__(
-        self,
-        tasks: Sequence[Task],
-        work: Path,
-        free: list[ProcessPoolExecutor],
-        deadline: float | None,
-        told: Callable[[str], None],
-    ) -> None:
-        self.work, self.free, self.deadline, self.told = work, free, deadline, told
+    def __init__(self, tasks: Sequence[Task], told: Callable[[str], None]) -> None:
+        self.tasks, self.told = tasks, told
+        self.began = time.monotonic()
         self.waiting = missing(tasks)
-        self.running: dict[Future, tuple[Task, ProcessPoolExecutor]] = {}
         self.made: list[str] = []
         self.failed: dict[str, str] = {}
 
+    def ended(self, task: Task, found: float | str | BaseException) -> bool:
+        """Take note of a task's seconds, its mark or its error; whether another process is at it."""
+        if isinstance(found, BaseException):
+            self.failed[task.name] = f"{type(found).__name__}: {' '.join(str(found).split())[:300]}"
+            self.told(f"FAILED {task.name}: {self.failed[task.name]}")
+        elif found == ELSEWHERE:
+            self.waiting.append(task)
+        elif found == STOPPED:
+            self.told(f"stopped {task.name}")
+        else:
+            self.made.append(task.name)
+            self.told(f"{task.name}: {found} s")
+        return found == ELSEWHERE
+
+    def summary(self) -> dict[str, Any]:
+        """What a run gives back."""
+        left = [task.name for task in missing(self.tasks) if task.name not in self.failed]
+        seconds = round(time.monotonic() - self.began, 1)
+        return {"made": self.made, "failed": self.failed, "left": left, "seconds": seconds}
+
+
+class _Run:
+    def __init__(self, tally: Tally, work: Path, free: list[ProcessPoolExecutor], deadline: float | None) -> None:
+        self.tally, self.work, self.free, self.deadline = tally, work, free, deadline
+        self.running: dict[Future, tuple[Task, ProcessPoolExecutor]] = {}
+
     def go(self) -> None:
-        while (self.waiting and not self._late()) or self.running:
-            ready = [] if self._late() else sorted(filter(self._ready, self.waiting), key=order)
+        while (self.tally.waiting and not self._late()) or self.running:
+            ready = [] if self._late() else sorted(filter(self._ready, self.tally.waiting), key=order)
             for task in ready[: len(self.free)]:
                 self._begin(task)
             if not self.running:
-                if not any(self._ready(task) for task in self.waiting):
+                if not any(self._ready(task) for task in self.tally.waiting):
                     return
                 continue
             elsewhere = [self._end(f) for f in wait(self.running, return_when=FIRST_COMPLETED).done]
@@ -129,29 +150,14 @@ class _Run:
         return task.needs is None or task.needs.done()
 
     def _begin(self, task: Task) -> None:
-        self.waiting.remove(task)
+        self.tally.waiting.remove(task)
         pool = self.free.pop(0)
         self.running[pool.submit(perform_task, *job_of(task, self.work), self.deadline)] = (task, pool)
 
     def _end(self, future: Future) -> bool:
-        """Take note of a task that ended; whether another process is at it."""
         task, pool = self.running.pop(future)
         self.free.append(pool)
-        try:
-            found = future.result()
-        except Exception as error:
-            self.failed[task.name] = f"{type(error).__name__}: {str(error)[:300]}"
-            self.told(f"FAILED {task.name}: {self.failed[task.name]}")
-            return False
-        if found == ELSEWHERE:
-            self.waiting.append(task)
-            return True
-        if found == STOPPED:
-            self.told(f"stopped {task.name}")
-            return False
-        self.made.append(task.name)
-        self.told(f"{task.name}: {found} s")
-        return False
+        return self.tally.ended(task, future.exception() or future.result())
 
 
 def perform_task(

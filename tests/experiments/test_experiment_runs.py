@@ -91,7 +91,7 @@ def test_what_is_trained_is_measured_before_more_is_trained(tmp_path, free):
 
     # The second line's router is there, as after a run that was stopped; the first line's is not.
     Pool().make(next(task for task in tasks if task.name == "train-b"))
-    runner._Run(tasks, tmp_path, [Pool()] * free, None, lambda line: None).go()
+    runner._Run(runner.Tally(tasks, lambda line: None), tmp_path, [Pool()] * free, None).go()
     assert began == ["t-b-brown-fiction-64", "train-a", "t-a-brown-fiction-64"]
 
 
