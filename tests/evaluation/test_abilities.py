@@ -156,6 +156,12 @@ def test_replies_of_a_batch_are_those_of_each_prompt_alone(loaded, router):
     assert heard[-1] == (0, together[0])
 
 
+@pytest.fixture
+def three_phenomena(monkeypatch):
+    monkeypatch.setattr(tasks, "PHENOMENA", dict(list(PHENOMENA.items())[:3]))
+
+
+@pytest.mark.usefixtures("three_phenomena")
 def test_a_probe_measures_resumes_and_leaves_the_weights(loaded, router, monkeypatch):
     few = {kind: asked[:2] for kind, asked in chat.prompts().items()}
     monkeypatch.setattr(chat, "prompts", lambda: few)
@@ -176,7 +182,7 @@ def test_a_probe_measures_resumes_and_leaves_the_weights(loaded, router, monkeyp
     assert found["weights"]["logits_change"] == 0
     rows = {(r["task"], r["part"], r["where"]): r for r in found["rows"]}
     whole = rows["pairs", "all", tasks.BEHIND]
-    assert whole["of"] == 3 * len(PHENOMENA)
+    assert whole["of"] == 3 * 3
     assert 0 <= whole["low"] <= whole["share"] <= whole["high"] <= 1
     assert rows["needle", "all", "640"]["of"] == 2 * len(needle.DEPTHS)
     assert rows["texts", "persuasion", "domain"]["kept_pairs"] < 1
@@ -187,6 +193,7 @@ def test_a_probe_measures_resumes_and_leaves_the_weights(loaded, router, monkeyp
     assert not any(row["dense_by_definition"] for row in other["rows"])
 
 
+@pytest.mark.usefixtures("three_phenomena")
 def test_what_fits_into_the_window_is_dense_by_definition(loaded, router):
     sizes, variant = Sizes(pairs=2, passage=200), make("focus", {"groups": 4, "window": 160, "sinks": 1})
     rows = {r["where"]: r for r in probe(loaded, variant, router, ["pairs"], sizes)["rows"] if r["part"] == "all"}
