@@ -128,6 +128,12 @@ def test_times_on_a_gpu():
     )
     assert f"slower than dense ({called:.2f})" in PROSE
     assert f"{step:.2f} times as fast with one group a query and {four:.2f} with four" in PROSE
+    short = [
+        next(r["speedup"] for r in result(name)["rows"] if (r["tokens"], r["phase"], r["line"]) == found)
+        for name in ("bench-models-h200", "bench-models-smollm2-h200")
+        for found in [(32768, "decode as a graph", "Focus K=16 q1k1")]
+    ]
+    assert f"nothing clear is gained ({short[0]:.2f} and {short[1]:.2f} by graphs)" in PROSE
     assert f"decodes {step:.2f} times as fast with each token a CUDA graph, slower ({called:.2f}) without" in SHORT
 
 

@@ -10,8 +10,7 @@ from benchmarks.gpu_slim_clusters import check, checks
 from benchmarks.gpu_slim_ways import CHANGED, CHECKED, PLANS, changed, suits, used
 from focus_core.errors import InvalidInput, NotAvailable
 from focus_core.kernels.cuda import compiler_refusal
-from focus_core.kernels.slim import Turned, cluster_decode, slim_attention
-from focus_core.kernels.slim.api import _serves
+from focus_core.kernels.slim import Turned, api, cluster_decode, slim_attention
 from focus_core.kernels.slim.cluster_applies import cluster_machine_refusal, shape_refusal
 from focus_core.kernels.slim.cluster_decode import USUAL, build_refusal, plan_for, shares
 from focus_core.kernels.slim.operands import Operands
@@ -109,7 +108,17 @@ def test_what_cannot_be_built_is_asked_once_and_not_while_a_graph_is_captured(mo
     capturing = False
     assert [("no kernel image" in build_refusal(operands(), 1.0, None)) for _ in range(2)] == [True, True]
     assert len(asked) == 1
-    assert not _serves("cuda", operands(), "auto", {"scale": 1.0, "softcap": None})
+    monkeypatch.setattr(api, "_REFUSALS", {"cuda": lambda *call: None})
+    assert not api._serves("cuda", operands(), "auto", {"scale": 1.0, "softcap": None})
+
+
+def test_auto_takes_the_cluster_kernel_where_keys_are_not_rotated(monkeypatch):
+    monkeypatch.setattr(api, "_REFUSALS", {"cuda": lambda *call: None})
+    monkeypatch.setattr(cluster_decode, "build_refusal", lambda *call, **options: None)
+    turned = Turned(torch.ones(1, 40, 32), torch.ones(1, 40, 32))
+    settings = ("auto", {"scale": 1.0, "softcap": None})
+    assert api._serves("cuda", operands(), *settings)
+    assert not api._serves("cuda", operands(finish=turned), *settings)
 
 
 @pytest.mark.parametrize(("clusters", "told"), [(0, "No cluster of 1 blocks"), (3, None)])
