@@ -13,6 +13,7 @@ MET, MISSED, UNMEASURED = "met", "missed", "not measured"
 _MHA64 = {"heads": 12, "dim": 64}
 _MHA128 = {"heads": 8, "kv": 8, "dim": 128}
 _GQA = {"heads": 32, "kv": 8, "dim": 128}
+_SLIM = {"method": "slim", "phase": "decode", "tokens": 32768, "heads": 32, "dim": 128, "batch": 16}
 
 
 @dataclass(frozen=True)
@@ -159,10 +160,17 @@ TARGETS = (
     ),
     Target(
         "slim-decode",
-        "Slim decode, 32 heads x 128, bf16, 32,768 cached tokens, batch 16",
+        "Slim decode, 32 heads x 128, bf16, 32,768 cached tokens, batch 16, keys without rotation",
         "1.5x",
         1.5,
-        {"method": "slim", "phase": "decode", "tokens": 32768, "heads": 32, "dim": 128, "batch": 16},
+        {**_SLIM, "turned": False},
+    ),
+    Target(
+        "slim-decode-rotated",
+        "Slim decode, the same with keys that are rotated when they are read",
+        "1.5x",
+        1.5,
+        {**_SLIM, "turned": True},
     ),
     Target(
         "slim-cache",

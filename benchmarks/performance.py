@@ -206,7 +206,7 @@ def _tried(rows: Sequence[Row], runs: Runs) -> list[str]:
     graph = " as a CUDA graph"
     lines = [
         (
-            words.named(row),
+            ", ".join(filter(None, (words.named(row), f"batch {row['batch']}" if row["batch"] else ""))),
             str(row["design"] or NONE),
             f"{row['tokens']:,}" if row["tokens"] else NONE,
             duration(row.median("ms")) if row["ms"] is not None else duration(row.median("ms_graph")) + graph,
@@ -216,7 +216,11 @@ def _tried(rows: Sequence[Row], runs: Runs) -> list[str]:
         for row in found
     ]
     head = ("what", "design", "tokens", "time", "faster than dense", "run")
-    return ["## Tried and not kept\n", _table(head, lines)]
+    said = (
+        "A line that begins with without leaves a stage out: its result is wrong, and its time shows what that stage "
+        "costs.\n"
+    )
+    return ["## Tried and not kept\n", said, _table(head, lines)]
 
 
 def recorded(folder: Path | None = None) -> list[Row]:

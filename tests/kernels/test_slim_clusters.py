@@ -112,13 +112,13 @@ def test_what_cannot_be_built_is_asked_once_and_not_while_a_graph_is_captured(mo
     assert not api._serves("cuda", operands(), "auto", {"scale": 1.0, "softcap": None})
 
 
-def test_auto_takes_the_cluster_kernel_where_keys_are_not_rotated(monkeypatch):
+def test_auto_takes_the_cluster_kernel_whether_keys_are_rotated_or_not(monkeypatch):
     monkeypatch.setattr(api, "_REFUSALS", {"cuda": lambda *call: None})
     monkeypatch.setattr(cluster_decode, "build_refusal", lambda *call, **options: None)
     turned = Turned(torch.ones(1, 40, 32), torch.ones(1, 40, 32))
     settings = ("auto", {"scale": 1.0, "softcap": None})
     assert api._serves("cuda", operands(), *settings)
-    assert not api._serves("cuda", operands(finish=turned), *settings)
+    assert api._serves("cuda", operands(finish=turned), *settings)
 
 
 @pytest.mark.parametrize(("clusters", "told"), [(0, "No cluster of 1 blocks"), (3, None)])

@@ -135,9 +135,6 @@ def _serves(backend: str, operands: Operands, order: str, options: dict[str, Any
         return False
     if backend == "triton":
         return True
-    if operands.finish is not None:
-        # How the cluster kernel rotates keys has run on an emulated cluster alone; who names the backend gets it.
-        return False
     # It needs Triton, so it is imported late.
     from focus_core.kernels.slim.cluster_decode import build_refusal
 
