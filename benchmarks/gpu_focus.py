@@ -88,8 +88,8 @@ def why(rows: Iterable[dict[str, Any]]) -> dict[str, str]:
         f"of the groups alone take {far:.2f} at dense attention's rate; the group pass takes "
         f"{stages['group_pass']:.2f}. Sorted copies of q, k and v read and write {6 * operand:.2f} GB in "
         f"{stages['gather']:.2f} ms, {rate:,.0f} GB/s, the memory's rate. The window pass reads q, k, v and the "
-        f"groups' result and writes the output, {5 * operand:.2f} GB, which alone take {5 * operand / rate * 1e3:.2f}; with "
-        f"the window's products and the merge it takes {stages['near_pass']:.2f}. The other design: {others}."
+        f"groups' result and writes the output, {5 * operand:.2f} GB, which alone take {5 * operand / rate * 1e3:.2f}; "
+        f"with the window's products and the merge it takes {stages['near_pass']:.2f}. The other design: {others}."
     }
 
 
