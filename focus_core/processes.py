@@ -13,6 +13,7 @@ from datetime import timedelta
 
 import torch
 
+from focus_core import launched
 from focus_core.errors import FocusError, InvalidInput
 
 _PATIENCE = timedelta(hours=2)
@@ -41,6 +42,9 @@ class Processes:
                 "one dtype.",
                 "Launch with --mixed_precision no, and give train its --dtype.",
             )
+        # Other libraries read these numbers without a word of what is wrong with them.
+        launched.processes()
+        launched.number("LOCAL_RANK", 0)
         state = PartialState(cpu=device.type == "cpu", timeout=_PATIENCE)
         self.rank, self.count, self.device = state.process_index, state.num_processes, device
         self.hint = "Start the same command again."

@@ -17,8 +17,9 @@ from collections.abc import Sequence
 from types import ModuleType
 from typing import NoReturn
 
-from focus_core.cli.output import check_writable, clear_progress, processes, write_json
+from focus_core.cli.output import check_writable, clear_progress, write_json
 from focus_core.errors import Cancelled, FocusError, InvalidInput, NotAvailable, TooLarge, Unsupported
+from focus_core.launched import processes
 
 DONE, FAILED, REFUSED, INTERRUPTED = 0, 1, 2, 130
 
@@ -59,8 +60,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         The exit code: 0 done, 2 wrong arguments or unsupported, 1 failed, 130 interrupted.
     """
     args = parser().parse_args(arguments)
-    rank, count = processes()
+    rank, count = 0, 1
     try:
+        rank, count = processes()
         if count > 1 and not getattr(args.module, "SHARED", False):
             raise InvalidInput(f"{args.command} is one process's work, and {count} were started.", "Start it alone.")
         if args.json is not None and rank == 0:

@@ -7,8 +7,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from focus_core.cli.output import processes
 from focus_core.errors import InvalidInput
+from focus_core.launched import processes
 from focus_core.models.catalog import DEFAULT
 from focus_core.variants.base import LORA
 

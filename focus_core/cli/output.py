@@ -15,15 +15,10 @@ from typing import Any
 
 from focus_core.errors import InvalidInput
 from focus_core.jobs.files import write_json as write_packed
+from focus_core.launched import processes
 
 _BAR = 24
 _WIDTH = 100
-
-
-def processes() -> tuple[int, int]:
-    """Number of this process, from 0, and how many the launcher started; 0 and 1 without one."""
-    count = int(os.environ.get("WORLD_SIZE") or 1)
-    return (int(os.environ.get("RANK") or 0), count) if count > 1 else (0, 1)
 
 
 def check_writable(path: str) -> None:

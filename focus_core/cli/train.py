@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from focus_core.cli.options import add_model, load
-from focus_core.cli.output import adapter_folder, bar, pairs, processes, stop_request
+from focus_core.cli.output import adapter_folder, bar, pairs, stop_request
 from focus_core.errors import InvalidInput
+from focus_core.launched import processes
 from focus_core.training.lengths import hold_back
 from focus_core.training.settings import BALANCES, FORMS, KINDS, MAPS, WEIGHTINGS, TrainSettings
 

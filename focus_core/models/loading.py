@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from focus_core.errors import Cancelled, FocusError, InvalidInput, NotAvailable, Unsupported
 from focus_core.jobs.files import user_path
+from focus_core.launched import number, processes
 from focus_core.models import catalog
 from focus_core.models.convert import content_key, prepare
 from focus_core.models.facts import ModelFacts, facts_of
@@ -357,9 +358,9 @@ def _own(device: str) -> str:
     """Of several processes on one machine each has a GPU of its own."""
     import torch
 
-    if device != "cuda" or int(os.environ.get("WORLD_SIZE") or 1) == 1:
+    if device != "cuda" or processes()[1] == 1:
         return device
-    return f"cuda:{int(os.environ.get('LOCAL_RANK') or 0) % torch.cuda.device_count()}"
+    return f"cuda:{number('LOCAL_RANK', 0) % torch.cuda.device_count()}"
 
 
 def _dtype_name(dtype: Any) -> str | None:

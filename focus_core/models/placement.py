@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable, Container, Iterable
 from dataclasses import dataclass
 from typing import Any
 
 from focus_core.errors import InvalidInput, TooLarge, Unsupported
+from focus_core.launched import number
 from focus_core.models.memory import BYTES, MARGIN, free_memory
 
 DEVICE_MAPS = ("auto", "balanced", "balanced_low_0", "sequential")
@@ -169,7 +169,7 @@ def shard(
             f"{_size(free_memory())} is free.",
             "Take a dtype of two bytes, or a machine with more memory.",
         )
-    rank, local = (int(os.environ.get(n, d)) for n, d in (("LOCAL_RANK", "0"), ("LOCAL_WORLD_SIZE", "1")))
+    rank, local = number("LOCAL_RANK", 0), number("LOCAL_WORLD_SIZE", 1)
     mesh = init_device_mesh(target.type, (processes.count,))
     model: Any = None
     for first in range(0, int(-processes.least(torch.tensor(-local))), turns):
