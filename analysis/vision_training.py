@@ -39,6 +39,7 @@ SHORT = {
     "G3B-row": "G3B, simplex",
     "G3B-rank": "G3B, simplex z",
     "bspline": "B-splines",
+    "wavelet": "wavelets",
 }
 CURVES = ("softmax", "G3B", "G3U")
 _SYMBOLS = ("circle", "diamond", "square")

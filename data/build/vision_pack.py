@@ -92,8 +92,7 @@ def merge(
         planned: all runs.
 
     Returns:
-        ``parts`` says of each session which runs it made, by what command, where, and with what kind of step, and
-        what of it was corrected (``corrected`` of the document, in words).
+        ``parts`` says of each session which runs it made, by what command, where, and with what kind of step.
     """
     from focus_core.vision.records import summarise
 
@@ -106,7 +105,6 @@ def merge(
         "environment": environment,
         "runs": sorted(one["name"] for one in runs),
         "check": document.get("check"),
-        **{k: document[k] for k in ("corrected",) if k in document},
     }
     for run in made.values():
         run.pop("environment", None)
