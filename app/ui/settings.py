@@ -12,7 +12,7 @@ from focus_core.models.shapes import fits
 from focus_core.variants import VARIANTS, config_fields
 
 DEFAULT = "focus"
-HIDDEN = ("backend", "gate", "temperature")
+HIDDEN = ("backend", "gate", "temperature", "looks")
 """Settings that the command line has: what computes, and the soft gates that Compare has a tab for."""
 _KINDS = {
     "router": "trained router",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import json
 import math
 import time
 from collections.abc import Callable, Iterator
@@ -199,6 +200,9 @@ def weights_hash(adapter: torch.nn.Module) -> str:
     for name, value in sorted(adapter.state_dict().items()):
         digest.update(name.encode())
         digest.update(value.detach().cpu().contiguous().float().numpy().tobytes())
+    # Of LoRA, the table of what it holds.
+    if (looks := getattr((getattr(adapter, "reads", None) or adapter).config, "looks", None)) is not None:
+        digest.update(json.dumps(looks).encode())
     return digest.hexdigest()[:16]
 
 

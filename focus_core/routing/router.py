@@ -5,7 +5,10 @@ Paper: "Focus" (arXiv 2604.03260), section 3; the forms ``shared`` and ``directe
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -14,7 +17,7 @@ from torch import nn
 from focus_core.adapter import Adapter
 from focus_core.errors import InvalidInput
 from focus_core.kernels.focus.triton import machine_refusal
-from focus_core.routing.sets import MAX_GROUPS, top_groups
+from focus_core.routing.sets import MAX_GROUPS, top_groups, top_groups_each
 
 FORMS = ("directed", "shared", "paper")
 PAPER_TEMPERATURE = 0.1
@@ -22,6 +25,24 @@ PAPER_ITERATIONS = 10
 _PAPER_SHARPNESS = 5.0
 _FEW = 8
 """Tokens of a row up to which their sets are made in one launch, on a GPU."""
+
+
+@dataclass(frozen=True)
+class Looks:
+    """How many groups the queries of each router of one layer look into.
+
+    Attributes:
+        each: a number a router.
+        numbers: (R,) int32, the same beside the router's weights: a CUDA graph cannot hold what comes from the host.
+    """
+
+    each: tuple[int, ...]
+    numbers: torch.Tensor
+
+    @property
+    def most(self) -> int:
+        """The largest of them, at least 1."""
+        return max(1, *self.each)
 
 
 @dataclass(frozen=True)
@@ -36,6 +57,8 @@ class RouterConfig:
         routers: 1 (all heads of a layer share groups) or the model's KV heads (each has its own).
         form: ``directed`` (queries have their own projection), ``shared`` (one projection), or ``paper``.
         seed: of the initial weights.
+        looks: groups that the queries of each layer and router look into, (layers, routers) of 0 to K: none of them
+            is window and sinks alone, all of them dense; None where ``query_topk`` says one number for all.
     """
 
     layers: int
@@ -45,6 +68,7 @@ class RouterConfig:
     routers: int = 1
     form: str = "directed"
     seed: int = 0
+    looks: tuple[tuple[int, ...], ...] | None = None
 
     def __post_init__(self) -> None:
         """Check the ranges."""
@@ -54,6 +78,37 @@ class RouterConfig:
             raise InvalidInput(f"{self.groups} groups cannot be served.", f"1 to {MAX_GROUPS} can.")
         if min(self.layers, self.hidden_size, self.dim, self.routers) < 1:
             raise InvalidInput(f"A router needs positive sizes, not {self}.")
+        if self.looks is not None:
+            # JSON knows lists alone.
+            object.__setattr__(self, "looks", _table(self.looks, self))
+
+    @property
+    def usual_looks(self) -> int:
+        """The one ``query_topk`` that comes nearest to the table of looks: its rounded mean, at least 1."""
+        if self.looks is None:
+            raise TypeError("this router has no table of looks")
+        return max(1, round(sum(map(sum, self.looks)) / (self.layers * self.routers)))
+
+
+def _table(looks: Any, config: RouterConfig) -> tuple[tuple[int, ...], ...]:
+    """A table of looks as tuples, its shape and range checked."""
+    wanted = f"{config.layers} layers of {config.routers} router{'s' if config.routers > 1 else ''}"
+    if not isinstance(looks, (list, tuple)) or not all(isinstance(row, (list, tuple)) for row in looks):
+        raise InvalidInput(f"The looks are no table: {str(looks)[:60]}.", f"Give {wanted}.")
+    sizes = sorted({len(row) for row in looks})
+    if len(looks) != config.layers or sizes != [config.routers]:
+        raise InvalidInput(
+            f"The table of looks has {len(looks)} rows of {' or '.join(map(str, sizes)) or 0} numbers.",
+            f"The adapter has {wanted}.",
+        )
+    for layer, row in enumerate(looks):
+        for router, value in enumerate(row):
+            if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= config.groups:
+                raise InvalidInput(
+                    f"Router {router} of layer {layer} looks into {value!r} groups.",
+                    f"It can be a whole number from 0 to {config.groups}.",
+                )
+    return tuple(tuple(row) for row in looks)
 
 
 class Router(Adapter):
@@ -65,6 +120,7 @@ class Router(Adapter):
         centroids: (L, R, K, d_g).
         bias: (L, R, K) buffer that balancing moves; it is added to the logits of both sides.
         sharpness: (L,) lambda of the paper's gate; None in other forms.
+        looks: (L, R) int32 buffer, the config's table of looks; None without one. It is saved with the config.
     """
 
     kind = "router"
@@ -80,6 +136,8 @@ class Router(Adapter):
         self.centroids = nn.Parameter(torch.randn(*lead, config.groups, config.dim, generator=generator))
         self.register_buffer("bias", torch.zeros(*lead, config.groups))
         self.sharpness = nn.Parameter(torch.full((config.layers,), _PAPER_SHARPNESS)) if self.is_paper else None
+        table = None if config.looks is None else torch.tensor(config.looks, dtype=torch.int32)
+        self.register_buffer("looks", table, persistent=False)
 
     @property
     def directed(self) -> bool:
@@ -104,18 +162,50 @@ class Router(Adapter):
                 centroids = F.normalize(centroids, dim=-1)
         return keys, queries, centroids
 
+    def looks_of(self, layer: int) -> Looks:
+        """The layer's row of the table of looks.
+
+        Raises:
+            TypeError: the router has none.
+        """
+        if self.config.looks is None:
+            raise TypeError("this router has no table of looks")
+        return Looks(self.config.looks[layer], self.looks[layer])
+
+    def with_looks(self, looks: Any) -> Router:
+        """The same router with a table of looks (see ``RouterConfig.looks``), or without one (None).
+
+        Raises:
+            InvalidInput: the table does not fit.
+        """
+        made = Router(dataclasses.replace(self.config, looks=looks))
+        made.load_state_dict(self.state_dict())
+        made.serve, made.record = dict(self.serve), dict(self.record)
+        if looks is not None:
+            made.serve["query_topk"] = made.config.usual_looks
+        return made.to(self.bias.device).requires_grad_(False).eval()
+
     def sets(
-        self, layer: int, hidden: torch.Tensor, key_topk: int, query_topk: int
+        self, layer: int, hidden: torch.Tensor, key_topk: int, query_topk: int | Looks
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """The served sets of keys and of queries (B, R, N) int64: the groups of the largest logits."""
+        """The served sets of keys and of queries (B, R, N) int64: the groups of the largest logits.
+
+        ``query_topk`` is one number, or what each router has for itself.
+        """
         if not self.is_paper and hidden.shape[1] <= _FEW and machine_refusal(hidden.device) is None:
             from focus_core.routing.triton_sets import few_sets
 
             query = None if self.query_projection is None else self.query_projection[layer]
             weights = self.key_projection[layer], query, self.centroids[layer], self.bias[layer]
+            if isinstance(query_topk, Looks):
+                return few_sets(hidden, *weights, key_topk, query_topk.most, query_topk.numbers)
             return few_sets(hidden, *weights, key_topk, query_topk)
         key_logits, query_logits = self.logits(layer, hidden)
-        return top_groups(key_logits, key_topk), top_groups(query_logits, query_topk)
+        if isinstance(query_topk, Looks):
+            queries = top_groups_each(query_logits, query_topk.numbers, query_topk.most)
+        else:
+            queries = top_groups(query_logits, query_topk)
+        return top_groups(key_logits, key_topk), queries
 
     def logits(self, layer: int, hidden: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Key and query logits (B, R, N, K) in fp32, the balancing bias included.
@@ -130,6 +220,17 @@ class Router(Adapter):
             if not self.directed:
                 return key_logits, key_logits
             return key_logits, queries @ centroids.transpose(-1, -2) + bias
+
+
+def members_each(
+    soften: Callable[[torch.Tensor, int, float], torch.Tensor], logits: torch.Tensor, looks: Looks, temperature: float
+) -> torch.Tensor:
+    """``soft_members`` or ``straight_through_members`` (B, R, N, K), each router with its own number of groups."""
+    parts = [
+        soften(own, k, temperature) if k else torch.zeros_like(own)
+        for own, k in zip(logits.unbind(1), looks.each, strict=True)
+    ]
+    return torch.stack(parts, 1)
 
 
 def soft_members(logits: torch.Tensor, k: int, temperature: float) -> torch.Tensor:

@@ -13,6 +13,22 @@ def top_groups(logits: torch.Tensor, k: int) -> torch.Tensor:
     return (torch.ones_like(chosen) << chosen).sum(-1)
 
 
+def top_groups_each(logits: torch.Tensor, looks: torch.Tensor, most: int) -> torch.Tensor:
+    """The sets of as many of the largest logits as each router looks for.
+
+    Args:
+        logits: (B, R, N, K).
+        looks: (R,), or (B, R) where sequences differ: 0 is the empty set, K all groups.
+        most: no entry of ``looks`` is above it.
+
+    Returns:
+        (B, R, N) int64.
+    """
+    chosen = logits.topk(min(most, logits.shape[-1]), dim=-1).indices
+    counted = torch.arange(chosen.shape[-1], device=chosen.device) < looks[..., None, None]
+    return (counted.to(chosen.dtype) << chosen).sum(-1)
+
+
 def members(sets: torch.Tensor, groups: int) -> torch.Tensor:
     """The sets spelled out: (...) int64 -> (..., groups) bool."""
     return (sets[..., None] >> torch.arange(groups, device=sets.device) & 1).bool()

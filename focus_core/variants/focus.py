@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from focus_core.pattern import GroupPattern
 
 GATES = ("hard", "soft", "straight_through", "paper")
+LOOKS = ("adapter", "uniform")
 
 
 @dataclass(frozen=True)
@@ -34,6 +35,12 @@ class Focus(GroupedVariant):
         choices=GATES,
     )
     temperature: float = option(0.1, "Softness of the soft gates' memberships.", minimum=1e-4, maximum=10.0)
+    looks: str = option(
+        "adapter",
+        "Groups a query looks into: adapter takes the adapter's own number for each router, where it has a table of "
+        "them and query_topk is that table's rounded mean; uniform, and any other query_topk, is query_topk for all.",
+        choices=LOOKS,
+    )
 
     @property
     def served(self) -> bool:
@@ -56,16 +63,29 @@ class Focus(GroupedVariant):
                 f"The adapter has {adapter.config.groups} groups and the setting groups is {self.groups}.",
                 f"Set groups to {adapter.config.groups}.",
             )
+        own = adapter.looks_of(layer) if self.has_looks(adapter) else None
         if self.gate == "hard":
-            return Prepared(*adapter.sets(layer, hidden, self.key_topk, self.query_topk))
+            return Prepared(*adapter.sets(layer, hidden, self.key_topk, own or self.query_topk))
         key_logits, query_logits = adapter.logits(layer, hidden)
         if self.gate == "paper":
             shares = routing.sinkhorn_over_sequence(key_logits / routing.PAPER_TEMPERATURE, first_key)
             return Prepared(shares, shares)
         soften = routing.soft_members if self.gate == "soft" else routing.straight_through_members
-        return Prepared(
-            soften(key_logits, self.key_topk, self.temperature), soften(query_logits, self.query_topk, self.temperature)
-        )
+        if own is None:
+            wanted = soften(query_logits, self.query_topk, self.temperature)
+        else:
+            wanted = routing.members_each(soften, query_logits, own, self.temperature)
+        return Prepared(soften(key_logits, self.key_topk, self.temperature), wanted)
+
+    def has_looks(self, adapter: Any) -> bool:
+        """Whether the adapter's own table says how many groups a query looks into, and not ``query_topk``."""
+        config = adapter.config
+        return self.looks == "adapter" and config.looks is not None and self.query_topk == config.usual_looks
+
+    def members(self, call: AttentionCall) -> tuple[int, int]:
+        """See GroupedVariant.members."""
+        own = call.adapter.looks_of(call.layer) if self.has_looks(call.adapter) else None
+        return self.query_topk if own is None else own.most, self.key_topk
 
     def attend(self, call: AttentionCall) -> torch.Tensor:
         """See Variant.attend."""

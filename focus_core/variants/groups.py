@@ -55,6 +55,10 @@ class GroupedVariant(Variant):
         """See Variant.serves_graphs."""
         return self.served and self.backend == "auto"
 
+    def members(self, call: AttentionCall) -> tuple[int, int]:
+        """The most groups of a query and of a key of this call."""
+        return self.query_topk, self.key_topk
+
     def attend(self, call: AttentionCall) -> torch.Tensor:
         """See Variant.attend."""
         from focus_core.kernels.focus import focus_attention
@@ -69,7 +73,7 @@ class GroupedVariant(Variant):
                 call.fresh,
                 call.cached,
                 groups=self.groups,
-                members=(self.query_topk, self.key_topk),
+                members=self.members(call),
                 window=self.window,
                 sinks=self.sinks,
                 first_key=call.first_key,
@@ -91,7 +95,7 @@ class GroupedVariant(Variant):
             scale=call.scale,
             softcap=call.softcap,
             backend=self.backend,
-            members=(self.query_topk, self.key_topk),
+            members=self.members(call),
         )
 
     def pattern(self, call: AttentionCall) -> GroupPattern:

@@ -134,6 +134,13 @@ ROUTERS = {
     "directed": {"routers": 3, "groups": 16, "dim": 16, "looks": (1, 4)},
     "shared, odd sizes": {"form": "shared", "groups": 5, "dim": 6, "hidden_size": 70, "looks": (2, 1)},
     "sixty-four groups, all of them": {"groups": 64, "dim": 4, "looks": (3, 64)},
+    "a number of looks a router": {
+        "routers": 3,
+        "groups": 5,
+        "dim": 6,
+        "table": ((1, 1, 1), (0, 5, 2)),
+        "looks": (2, 3),
+    },
     "one group": {"groups": 1, "dim": 1, "looks": (1, 1), "dtype": torch.float16},
 }
 
@@ -143,11 +150,13 @@ def in_routers() -> list[dict[str, Any]]:
     rows = []
     for name, case in ROUTERS.items():
         case = dict(case)
-        looks, dtype = case.pop("looks"), case.pop("dtype", torch.float32)
+        looks, dtype, table = case.pop("looks"), case.pop("dtype", torch.float32), case.pop("table", None)
         router = Router(RouterConfig(**({"layers": 2, "hidden_size": 64} | case))).to(dtype)
         router.bias.normal_(generator=torch.Generator().manual_seed(1))
         text = torch.randn(2, 40, router.config.hidden_size, generator=torch.Generator().manual_seed(0)).to(dtype)
         # Strided by token, as a part of a text is.
+        if table:
+            router, looks = router.with_looks(table), (looks[0], router.with_looks(table).looks_of(1))
         few = router.sets(1, text[:, 3:5], *looks)
         whole = router.sets(1, text, *looks)
         wrong = sum(int((a != b[:, :, 3:5]).sum()) for a, b in zip(few, whole, strict=True))
