@@ -34,10 +34,10 @@ def test_the_record_holds_every_run_and_names_what_is_missing(tmp_path):
     record = scratch.pack(tmp_path, ROOT / scratch.PLAN, tmp_path / "work")
     assert record["not_made"] == [tasks[-1].name]
     assert record["not_trained"] == []
-    assert record["planned"] == {"models": 17, "measurements": len(tasks)}
-    assert record["made"] == {"models": 17, "measurements": len(tasks) - 1}
+    assert record["planned"] == {"models": 20, "measurements": len(tasks)}
+    assert record["made"] == {"models": 20, "measurements": len(tasks) - 1}
     assert record["recipe"]["steps"] > 0
-    assert len({(run["line"], run["seed"]) for run in record["runs"]}) == len(record["runs"]) == 17
+    assert len({(run["line"], run["seed"]) for run in record["runs"]}) == len(record["runs"]) == 20
     assert sum(len(run["measured"]) + len(run["recall"]) for run in record["runs"]) == len(tasks) - 1
     assert len(json.dumps(record)) < 100_000
     focus = next(run for run in record["runs"] if run["line"] == "focus-k16" and run["seed"] == 2)
@@ -84,7 +84,7 @@ def test_a_partial_record_says_what_it_lacks(tmp_path):
     record = scratch.pack(tmp_path, ROOT / scratch.PLAN, work)
     assert record["made"] == {"models": 3, "measurements": 2}
     assert {"dense-s2", "sfa-k16-s1", "window-128"} <= set(record["not_trained"])
-    assert len(record["not_trained"]) == 14
+    assert len(record["not_trained"]) == 17
     rows = [line for line in scratch.table(record).splitlines() if line.startswith(("| dense", "| sfa"))]
     bare = " | ".join(["not measured"] * 6)
     assert rows == [
@@ -93,7 +93,7 @@ def test_a_partial_record_says_what_it_lacks(tmp_path):
         f"| sfa-k16 | 1 | not measured | 90.00 | {bare} |",
     ]
     section = scratch.section(record)
-    assert f"Partial: 3 of 17 models were trained, and 2 of {record['planned']['measurements']} measurements" in section
+    assert f"Partial: 3 of 20 models were trained, and 2 of {record['planned']['measurements']} measurements" in section
     assert "validation slice alone: sfa-k16, dense-s1." in section
     assert next(run for run in record["runs"] if run["line"] == "sfa-k16")["config"] == {"y": 1}
 
@@ -107,7 +107,7 @@ def test_a_section_takes_its_own_place_alone(tmp_path):
     first = page.read_text()
     assert first.startswith("before\n\n## From scratch\n\n" + scratch.BEGIN)
     assert first.endswith(scratch.END + "\n\n## Times on a CPU\n\nafter\n")
-    assert "Partial: 17 of 17 models" in first
+    assert "Partial: 20 of 20 models" in first
     page.write_text(first.replace("51.00", "wrong"))
     scratch.write_section(record, page)
     assert page.read_text() == first

@@ -17,11 +17,11 @@ from tests.training.small import ids, loaded
 TOKENS, GROUPS, QUERY, WINDOW, SINKS = 40, 4, 2, 4, 1
 
 
-def mask(layer, tokens, groups, query, window, sinks):
+def mask(layer, tokens, groups, query, window, sinks, seed=0):
     """(N, N) bool by the definition: earlier, and near, first or in a group that the query looks into."""
     positions = torch.arange(tokens)
     theirs, looked = (
-        members(random_groups(positions[None], layer, 0, groups, k, seed=0)[0], groups).int() for k in (1, query)
+        members(random_groups(positions[None], layer, 0, groups, k, seed)[0], groups).int() for k in (1, query)
     )
     distance = positions[:, None] - positions
     return (distance >= 0) & ((distance < window) | (positions < sinks) | (looked @ theirs.T > 0))
@@ -71,7 +71,7 @@ def test_the_record_tells_the_pairs_of_the_mask():
     config, told = run["config"], run["measured"][0]
     length = told["context"]
     kept = [
-        mask(layer, length, config["groups"], config["query_topk"], config["window"], config["sinks"])
+        mask(layer, length, config["groups"], config["query_topk"], config["window"], config["sinks"], config["seed"])
         for layer in range(6)
     ]
     shares = [m.sum().item() / (length * (length + 1) / 2) for m in kept]
