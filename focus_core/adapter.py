@@ -38,6 +38,8 @@ class Adapter(nn.Module):
     kind: ClassVar[str] = ""
     config_class: ClassVar[type]
     kinds: ClassVar[dict[str, type[Adapter]]] = {}
+    replaces_weights: ClassVar[bool] = False
+    """Whether other weights compute in place of the model's own while it is in use."""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -71,6 +73,10 @@ class Adapter(nn.Module):
     def attached(self, model: nn.Module) -> AbstractContextManager[None]:
         """What a retrofit holds open while this adapter is in use: nothing, unless the model's own modules change."""
         return nullcontext()
+
+    def about(self, model: nn.Module) -> dict[str, Any]:
+        """What the record of its training keeps beside what every kind's does."""
+        return {}
 
     @staticmethod
     def from_pretrained(folder: str | Path, model: nn.Module | None = None, *, trainable: bool = False) -> Adapter:
@@ -111,6 +117,7 @@ def own_parameters(adapter: nn.Module) -> int:
 
 def load_adapter(folder: str | Path, model: nn.Module | None = None) -> Adapter:
     """``Adapter.from_pretrained`` for inference, with every kind this package has."""
+    import focus_core.full
     import focus_core.lora
     import focus_core.routing  # noqa: F401
 

@@ -34,7 +34,7 @@ from focus_core.kernels.dense import dense_attention
 from focus_core.masking import check_positions, first_key_of, padding_mask, real_positions
 from focus_core.models.facts import ModelFacts, attention_modules, facts_of
 from focus_core.steps import Steps, steps_of
-from focus_core.variants.base import LORA, AttentionCall, NewTokens, Packed, Variant
+from focus_core.variants.base import CHANGES_MODEL, AttentionCall, NewTokens, Packed, Variant
 
 NAME = "focus_lab"
 """The name that the attention and its mask have in transformers' interfaces."""
@@ -69,7 +69,7 @@ def retrofit(model: nn.Module, variant: Variant, adapter: Any = None, recorder: 
     if not support.ok:
         raise Unsupported(f"{label} cannot serve {facts.name}: {support.reason}")
     kind = variant.adapter_kind
-    # LoRA changes the projections; a variant reads only what LoRA holds for it.
+    # LoRA and trained weights change the model; a variant reads only what they hold for it.
     read = variant.read_adapter(adapter)
     if kind is not None and getattr(read, "kind", None) != kind and not (variant.adapter_optional and read is None):
         given = (
@@ -77,8 +77,8 @@ def retrofit(model: nn.Module, variant: Variant, adapter: Any = None, recorder: 
         )
         raise InvalidInput(f"{label} needs an adapter of kind {kind!r}; {given}.")
     active = Retrofit(model, variant, adapter, recorder, facts)
-    if active._spread and getattr(adapter, "kind", None) == LORA:
-        raise Unsupported("LoRA's updates lie on one device, and the model on several.", "Put the model on one.")
+    if active._spread and getattr(adapter, "kind", None) in CHANGES_MODEL:
+        raise Unsupported("What was trained lies on one device, and the model on several.", "Put the model on one.")
     attached = getattr(adapter, "attached", None)
     try:
         active._enter()

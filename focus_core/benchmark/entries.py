@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from focus_core.errors import FocusError, InvalidInput
-from focus_core.variants import LORA, VARIANTS, Variant, make
+from focus_core.variants import CHANGES_MODEL, LORA, VARIANTS, Variant, make
 from focus_core.variants.base import Cost, Shape
 
 if TYPE_CHECKING:
@@ -111,7 +111,7 @@ def resolve(
             except FocusError as error:
                 refused.append({"label": label, "reason": error.message, "hint": error.hint})
                 continue
-            if adapter.kind != LORA and cls.adapter_kind is None:
+            if adapter.kind not in CHANGES_MODEL and cls.adapter_kind is None:
                 adapter = adapter_name = None
         if name == BASELINE and lines and adapter is None:
             continue
@@ -119,7 +119,9 @@ def resolve(
             hint = "Choose an adapter of this model, or a control that needs no training."
             refused.append({"label": label, "reason": f"{name} {reason}", "hint": hint})
             continue
-        if adapter is not None and (adapter.kind != LORA or getattr(adapter.config, "through", None) == name):
+        if adapter is not None and (
+            adapter.kind not in CHANGES_MODEL or getattr(adapter.config, "through", None) == name
+        ):
             settings = {**adapter.serve, **settings}
         variant = make(name, settings)
         label = request.get("label") or label_of(variant, adapter_name)
@@ -134,7 +136,11 @@ def resolve(
 
 def _lacks(cls: type[Variant] | None, adapter: Any) -> str:
     """Why a variant cannot run with this adapter or without one; empty when it can. LoRA goes where none is needed."""
-    if cls is None or cls.adapter_kind is None or (cls.adapter_optional and getattr(adapter, "kind", LORA) == LORA):
+    if (
+        cls is None
+        or cls.adapter_kind is None
+        or (cls.adapter_optional and getattr(adapter, "kind", LORA) in CHANGES_MODEL)
+    ):
         return ""
     if adapter is None:
         return "needs a trained adapter and none was chosen."

@@ -10,7 +10,7 @@ from typing import Any
 from focus_core.errors import InvalidInput
 from focus_core.launched import processes
 from focus_core.models.catalog import DEFAULT
-from focus_core.variants.base import LORA
+from focus_core.variants.base import CHANGES_MODEL
 
 DTYPES = ("float32", "bfloat16", "float16")
 
@@ -96,12 +96,14 @@ def choose_variant(args: argparse.Namespace) -> tuple[Any, Path | None]:
     folder = shipped_adapters().get(args.adapter, Path(args.adapter))
     document = read_config(folder)
     reads = document["config"].get("reads") or {}
-    if document["kind"] == LORA and args.variant in VARIANTS and kind in (None, reads.get("kind")):
+    if document["kind"] in CHANGES_MODEL and args.variant in VARIANTS and kind in (None, reads.get("kind")):
         # Its settings are those of the variant that it was trained through; any other keeps its own.
         served = document["serve"] if document["config"].get("through") == args.variant else {}
         return make(args.variant, {**served, **given}), folder
     if kind is None and args.variant in VARIANTS:
-        raise InvalidInput(f"{args.variant} takes no adapter but of kind {LORA}.", "Leave out --adapter.")
+        raise InvalidInput(
+            f"{args.variant} takes no adapter but of kind {' or '.join(CHANGES_MODEL)}.", "Leave out --adapter."
+        )
     if kind is not None and document["kind"] != kind:
         raise InvalidInput(
             f"{args.variant} needs an adapter of kind {kind}, and {args.adapter} is of kind {document['kind']}."

@@ -107,15 +107,15 @@ def table(document: dict[str, Any]) -> str:
 
 
 def _variant_of(adapter: str | None) -> str:
-    """The variant that an adapter is for, where none is named: what LoRA was trained through, or who reads its kind."""
+    """The variant that an adapter is for, where none is named: what it was trained through, or who reads its kind."""
     from focus_core.adapter import read_config
     from focus_core.cli.options import shipped_adapters
-    from focus_core.variants import LORA, VARIANTS
+    from focus_core.variants import CHANGES_MODEL, VARIANTS
 
     if not adapter:
         return "dense"
     document = read_config(shipped_adapters().get(adapter, Path(adapter)))
-    if document["kind"] == LORA:
+    if document["kind"] in CHANGES_MODEL:
         return str(document["config"].get("through", "dense"))
     readers = sorted(name for name, cls in VARIANTS.items() if cls.adapter_kind == document["kind"])
     if not readers:

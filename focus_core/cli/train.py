@@ -16,14 +16,14 @@ from focus_core.launched import processes
 from focus_core.training.lengths import hold_back
 from focus_core.training.settings import BALANCES, FORMS, KINDS, MAPS, WEIGHTINGS, TrainSettings
 
-SUMMARY = "train an adapter for a frozen model: routers, LoRA, a latent's factors, or a control (temperature, k-means)"
+SUMMARY = "train an adapter for a frozen model: routers, LoRA, a latent's factors, all weights, or a control"
 SHARED = True
 NOVELS = "novels"
 KMEANS, ROUTING, FEATURE_MAPS, FACTORS = "kmeans", "routing", "feature_maps", "factors"
 _FITTED = (KMEANS, ROUTING, FEATURE_MAPS, FACTORS)
 _FIT_WINDOWS = 16
 _BY_KIND: dict[str, dict[str, Any]] = {
-    "learning_rate": {"lora": 5e-4, "sfa": 1e-3, "latent": 1e-3},
+    "learning_rate": {"lora": 5e-4, "full": 3e-5, "sfa": 1e-3, "latent": 1e-3},
     "rank": {"latent": 64, FACTORS: 64},
     "query_topk": {"routing": 1},
 }

@@ -12,7 +12,7 @@ from focus_core.jobs.costs import Estimate, Host
 from focus_core.jobs.files import read_json, user_path
 from focus_core.models.catalog import DEFAULT, allowed_models, check_allowed, prepared_default
 from focus_core.models.shapes import Shape, fits, shape_of
-from focus_core.variants import LORA, VARIANTS, make
+from focus_core.variants import CHANGES_MODEL, VARIANTS, make
 
 if TYPE_CHECKING:
     from focus_core.variants import Variant
@@ -152,17 +152,17 @@ def adapter_document(request: dict[str, Any]) -> dict[str, Any] | None:
 def build_variant(request: dict[str, Any], model: Any) -> tuple[Variant, Any, str | None]:
     """The variant, its adapter and the adapter's name; settings the adapter is served with, then the request's.
 
-    An adapter beside a variant that takes none is left aside, unless it is LoRA, which changes the model itself.
+    An adapter beside a variant that takes none is left aside, unless it changes the model itself, as LoRA does.
     """
     name, config = request.get("variant", "dense"), request.get("config") or {}
     folder = adapter_folder(request.get("adapter"))
-    lora = adapter_kind(folder) == LORA
-    if folder is None or (VARIANTS[name].adapter_kind is None and not lora):
+    changes = adapter_kind(folder) in CHANGES_MODEL
+    if folder is None or (VARIANTS[name].adapter_kind is None and not changes):
         return make(name, config), None, None
     from focus_core.adapter import load_adapter
 
     adapter = load_adapter(folder, model)
-    serve = adapter.serve if not lora or adapter.config.through == name else {}
+    serve = adapter.serve if not changes or adapter.config.through == name else {}
     return make(name, {**serve, **config}), adapter, request["adapter"]
 
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 from focus_core.errors import InvalidInput
 from focus_core.variants import VARIANTS, Variant, make
-from focus_core.variants.base import option
+from focus_core.variants.base import CHANGES_MODEL, option
 
-KINDS = ("router", "temperature", "lora", "sfa", "latent")
+KINDS = ("router", "temperature", "lora", "full", "sfa", "latent")
 FORMS = ("directed", "shared", "paper")
 MAPS = ("balanced", "identity")
 WEIGHTINGS = ("activations", "weights")
@@ -27,8 +27,8 @@ class TrainSettings:
     kind: str = option(
         "router",
         "what is trained: router, temperature (control: one far-temperature a layer), lora (low-rank updates of "
-        "the attention's projections), sfa (maps of queries and keys before their features are chosen), or latent "
-        "(factors that make keys and values from a small latent)",
+        "the attention's projections), full (a copy of all weights, the rival of adapters), sfa (maps of queries and "
+        "keys before their features are chosen), or latent (factors that make keys and values from a small latent)",
     )
     form: str = option(
         "directed",
@@ -43,13 +43,13 @@ class TrainSettings:
     sinks: int = option(4, "first tokens that are always seen")
     through: str = option(
         "dense",
-        "lora: the variant that is trained through and served, with settings if any, for example 'performer "
+        "lora and full: the variant that is trained through and served, with settings if any, for example 'performer "
         "features=128'; its window and sinks are those above unless named here",
     )
     through_adapter: str = option(
         "",
-        "lora: folder of the adapter that this variant reads, where it needs one; it stays as it is, and the new "
-        "adapter holds a copy of it",
+        "lora and full: folder of the adapter that this variant reads, where it needs one; it stays as it is, and the "
+        "new adapter holds a copy of it",
     )
     rank: int = option(8, "lora and latent: rank of the factors, r")
     alpha: float = option(16.0, "lora: an update is scaled by alpha / r")
@@ -160,7 +160,7 @@ class TrainSettings:
         """The variant of a training step, or the served one when ``step`` is None."""
         if self.kind == "temperature":
             return make("temperature", {"window": self.window, "sinks": self.sinks})
-        if self.kind == "lora":
+        if self.kind in CHANGES_MODEL:
             return self._through()
         if self.kind == "sfa":
             return make("sfa", {name: getattr(self, name) for name in ("features", "select", "sparse")})

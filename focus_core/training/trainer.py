@@ -30,7 +30,7 @@ from focus_core.training.lengths import check_window
 from focus_core.training.output_error import OutputError
 from focus_core.training.settings import TrainSettings
 from focus_core.training.validation import Validator
-from focus_core.variants import Variant, make
+from focus_core.variants import CHANGES_MODEL, FULL, Variant, make
 
 Progress = Callable[[float, str], None]
 RECORD_FILE = "training_record.json"
@@ -70,21 +70,18 @@ class RoutedModel(nn.Module):
 
 
 def new_adapter(facts: Any, settings: TrainSettings, model: nn.Module | None = None) -> Adapter:
-    """An untrained adapter of the settings' kind for a model with these facts; LoRA looks at the model itself."""
-    if settings.kind == "lora":
+    """An untrained adapter of the settings' kind for a model with these facts; what changes the model looks at it."""
+    if settings.kind in CHANGES_MODEL:
+        from focus_core.full import new_full
         from focus_core.lora import new_lora
 
-        assert model is not None, "LoRA updates modules of a model"
-        folder = settings.through_adapter
-        return new_lora(
-            model,
-            rank=settings.rank,
-            alpha=settings.alpha,
-            targets=settings.targets,
-            through=settings.variant_at(None).name,
-            seed=settings.seed,
-            reads=load_adapter(folder, model) if folder else None,
-        )
+        assert model is not None, "LoRA updates modules of a model, and full fine-tuning copies its weights"
+        folder, through = settings.through_adapter, settings.variant_at(None).name
+        reads = load_adapter(folder, model) if folder else None
+        if settings.kind == FULL:
+            return new_full(model, through=through, reads=reads)
+        shape: dict[str, Any] = {name: getattr(settings, name) for name in ("rank", "alpha", "targets", "seed")}
+        return new_lora(model, **shape, through=through, reads=reads)
     if settings.kind == "sfa":
         return FeatureMaps(FeatureMapsConfig(facts.layers, facts.heads, facts.kv_heads, facts.head_dim))
     if settings.kind == "latent":
@@ -354,7 +351,7 @@ def _keep(
     from focus_core.evaluation.environment import environment
 
     served = settings.variant_at(None).to_dict()
-    if settings.kind == "lora":
+    if settings.kind in CHANGES_MODEL:
         adapter.serve = served
     elif settings.kind == "latent":
         adapter.serve = {name: served[name] for name in ("rank", "rotary")}
@@ -370,6 +367,7 @@ def _keep(
         **({"processes": processes} if processes > 1 else {}),
         "served_validation_ppl": state["best_ppl"],
         "dense_validation_ppl": state["dense_ppl"],
+        **adapter.about(loaded.model),
         "environment": environment(loaded.model.device),
     }
     adapter.save_pretrained(out, loaded.model)

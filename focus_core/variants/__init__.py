@@ -6,6 +6,8 @@ import importlib
 import pkgutil
 
 from focus_core.variants.base import (
+    CHANGES_MODEL,
+    FULL,
     LORA,
     VARIANTS,
     AttentionCall,
@@ -24,6 +26,8 @@ for _module in pkgutil.iter_modules(__path__):
     importlib.import_module(f"{__name__}.{_module.name}")
 
 __all__ = [
+    "CHANGES_MODEL",
+    "FULL",
     "LORA",
     "VARIANTS",
     "AttentionCall",

@@ -23,8 +23,9 @@ if TYPE_CHECKING:
     from focus_core.models.facts import Latent, ModelFacts
     from focus_core.pattern import Pattern
 
-LORA = "lora"
-"""Kind of the adapters that change the model itself, and go with every variant that needs none of its own."""
+LORA, FULL = "lora", "full"
+CHANGES_MODEL = (LORA, FULL)
+"""Kinds of the adapters that change the model itself, and go with every variant that needs none of its own."""
 VARIANTS: dict[str, type[Variant]] = {}
 
 
@@ -181,11 +182,12 @@ class Variant:
 
     @classmethod
     def read_adapter(cls, adapter: Any) -> Any:
-        """The adapter that this variant reads: the given one, or where LoRA was trained through it, what LoRA holds.
+        """The adapter that this variant reads: the given one, or where LoRA or all weights were trained
+        through it, what these hold.
 
         None where there is none of the variant's kind.
         """
-        if getattr(adapter, "kind", None) != LORA or cls.adapter_kind is None:
+        if getattr(adapter, "kind", None) not in CHANGES_MODEL or cls.adapter_kind is None:
             return adapter
         held = adapter.reads
         return held if held is not None and held.kind == cls.adapter_kind else None
