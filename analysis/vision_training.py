@@ -13,9 +13,9 @@ from typing import Any
 import pandas as pd
 import plotly.graph_objects as go
 
-from analysis.numbers import NONE, memory, percent, sig3, signed, times
+from analysis.numbers import NONE, memory, percent, sig3, signed
 from analysis.palette import GROUPS, KEPT, LOST
-from analysis.style import GRID, QUIET, quiet, say
+from analysis.style import QUIET, quiet, say
 
 ARMS = {
     "softmax": "softmax",
@@ -40,6 +40,7 @@ SHORT = {
     "G3B-rank": "G3B, simplex z",
     "bspline": "B-splines",
     "wavelet": "wavelets",
+    "full": "full operator",
 }
 CURVES = ("softmax", "G3B", "G3U")
 _SYMBOLS = ("circle", "diamond", "square")
@@ -49,6 +50,11 @@ _SIZES = {"tiny": KEPT, "small": LOST, "digits": GROUPS[4]}
 def arm_name(arm: str) -> str:
     """An arm for people."""
     return ARMS.get(arm, arm)
+
+
+def short_name(arm: str) -> str:
+    """An arm in a table or on an axis."""
+    return SHORT.get(arm, arm)
 
 
 def sizes(document: dict[str, Any]) -> list[str]:
@@ -79,13 +85,38 @@ def sentence(document: dict[str, Any]) -> str:
 
 def verdict(gap: float, control: dict[str, Any], learned: dict[str, Any]) -> str:
     """A difference beside its spread over seeds: two standard errors decide."""
-    spreads = [row["accuracy_sd"] for row in (control, learned)]
-    if None in spreads or min(row["seeds"] for row in (control, learned)) < 2:
+    bar = two_errors(control, learned)
+    if bar is None:
         return "one seed: no spread"
-    error = sum(row["accuracy_sd"] ** 2 / row["seeds"] for row in (control, learned)) ** 0.5
-    if abs(gap) <= 2 * error:
+    if abs(gap) <= bar:
         return "within two standard errors"
     return "a gain beyond two standard errors" if gap > 0 else "a loss beyond two standard errors"
+
+
+def two_errors(control: dict[str, Any], learned: dict[str, Any]) -> float | None:
+    """Two standard errors of the difference of two rows' accuracies; None where one has no spread."""
+    rows = (control, learned)
+    if any(row["accuracy_sd"] is None or row["seeds"] < 2 for row in rows):
+        return None
+    return 2 * float(sum(row["accuracy_sd"] ** 2 / row["seeds"] for row in rows)) ** 0.5
+
+
+def arms_sentence(document: dict[str, Any]) -> str:
+    """How many arms are ahead of softmax beyond two standard errors, and which are not; nothing of a single arm."""
+    parts = []
+    for size in sizes(document):
+        rows = _rows(document, size)
+        control = rows.pop("softmax", None)
+        if control is None or len(rows) < 2:
+            continue
+        told: dict[str, list[str]] = {}
+        for arm, row in rows.items():
+            said = verdict(row["accuracy"] - control["accuracy"], control, row).split()
+            told.setdefault({"a": said[1], "within": "within"}.get(said[0], "one seed"), []).append(short_name(arm))
+        ahead = told.pop("gain", [])
+        rest = "; ".join(f"{word}: {', '.join(name.replace(', ', ' ') for name in told[word])}" for word in told)
+        parts.append(f"{size} {len(ahead)} of {len(rows)}{f' ({rest})' if rest else ''}")
+    return f"Ahead of softmax at the same rate beyond two standard errors: {'; '.join(parts)}." if parts else ""
 
 
 def rates_sentence(document: dict[str, Any]) -> str:
@@ -121,7 +152,7 @@ def made_sentence(document: dict[str, Any]) -> str:
         arms = names.setdefault(size, {})
         arms[arm] = arms.get(arm, 0) + 1
     told = "; ".join(
-        f"{size} {', '.join(f'{SHORT.get(arm, arm)} ({count})' for arm, count in arms.items())}"
+        f"{size} {', '.join(f'{short_name(arm)} ({count})' for arm, count in arms.items())}"
         for size, arms in sorted(names.items(), reverse=True)
     )
     return f"{document['done']} of {document['planned']} planned runs were made; not made (how many seeds): {told}."
@@ -204,7 +235,7 @@ def _arms_figure(document: dict[str, Any], value: str, sd: str, base: Callable[[
 def _tick(document: dict[str, Any], arm: str) -> str:
     """An arm's short name, and its number of seeds where that gives no spread."""
     seeds = max(row["seeds"] for row in document["summary"] if row["arm"] == arm and row["size"] in sizes(document))
-    return SHORT.get(arm, arm) + (", n = 1" if seeds == 1 else "")
+    return short_name(arm) + (", n = 1" if seeds == 1 else "")
 
 
 def _title(document: dict[str, Any], size: str) -> str:
@@ -226,18 +257,22 @@ def table(document: dict[str, Any]) -> pd.DataFrame:
     costs = {(row["size"], row["arm"]): row for row in (document.get("cost") or {}).get("steps", [])}
     rows = []
     for size in sizes(document):
-        for arm, row in _rows(document, size).items():
+        found = _rows(document, size)
+        for arm, row in found.items():
             cost = costs.get((size, arm), {})
-            step = cost.get("step_ms")
+            step, captured = cost.get("step_ms"), cost.get("graph_step_ms")
+            bar = two_errors(found["softmax"], row) if "softmax" in found else None
+            gain = NONE if row["gain"] is None or arm == "softmax" else signed(100 * row["gain"])
             rows.append(
                 {
                     "size": size,
-                    "attention": arm_name(arm),
+                    "attention": short_name(arm),
                     "seeds": row["seeds"],
                     "accuracy": with_sd(row["accuracy"], row["accuracy_sd"]),
-                    "against softmax": NONE if row["gain"] is None else f"{signed(100 * row['gain'])} points",
+                    "against softmax": gain if bar is None or gain == NONE else f"{gain} ± {sig3(100 * bar, 2)}",
                     "parameters": f"{row['parameters']:,}",
-                    "step": NONE if not step else f"{sig3(step['median'])} ms",
+                    "step": (f"{sig3(step['median'])} ms" if step else NONE)
+                    + (f" ({sig3(captured['median'])})" if captured else ""),
                     "memory": memory(cost.get("peak_memory_bytes")),
                     "on the object": with_sd(row["object_mass"], row["object_mass_sd"]),
                     "roughness": sig3(row["roughness"]),
@@ -247,22 +282,12 @@ def table(document: dict[str, Any]) -> pd.DataFrame:
 
 
 def step_sentence(document: dict[str, Any]) -> str:
-    """What a training step takes of the card alone, captured as one CUDA graph; nothing where that was not timed."""
-    parts = []
-    for size in sizes(document):
-        found = {
-            row["arm"]: row["graph_step_ms"]["median"]
-            for row in (document.get("cost") or {}).get("steps", [])
-            if row["size"] == size and row.get("graph_step_ms")
-        }
-        told = [f"{SHORT.get(arm, arm)} ({sig3(found[arm])})" for arm in _shown_arms(document) if arm in found]
-        if told:
-            parts.append(f"{size} {', '.join(told)}")
-    if not parts:
+    """What the two times of a step are; nothing where none was captured."""
+    if not any(row.get("graph_step_ms") for row in (document.get("cost") or {}).get("steps", [])):
         return ""
     return (
-        "A step above is started kernel by kernel, and its time is mostly the program's. Captured as one CUDA graph it "
-        f"takes, in ms: {'; '.join(parts)}."
+        "A step is started kernel by kernel, and its time is mostly the program's; in brackets it is captured as one "
+        "CUDA graph, and its time is the card's own."
     )
 
 
@@ -337,44 +362,6 @@ def mass_sentence(document: dict[str, Any]) -> str:
     equal = _equal(document)
     tail = f"; equal weights have {percent(equal)}" if equal is not None else ""
     return f"On the object's pixels, {'; '.join(parts)}{tail}." if parts else ""
-
-
-def rank_figure(document: dict[str, Any]) -> go.Figure:
-    """Peak memory of a step of the published ViT-Tiny shape by rank, beside softmax."""
-    rows = (document.get("cost") or {}).get("memory_by_rank", [])
-    rows = [row for row in rows if row.get("peak_memory_bytes")]
-    if not rows:
-        return say(quiet(go.Figure(), height=200), "Memory was not measured: it needs a GPU.")
-    names = ["softmax" if row["rank"] is None else _rank(row, "G3B, ") for row in rows]
-    fig = go.Figure(
-        go.Bar(
-            x=[row["peak_memory_bytes"] / 1e9 for row in rows],
-            y=names,
-            orientation="h",
-            marker_color=[QUIET if row["rank"] is None else KEPT for row in rows],
-            text=[f"{memory(row['peak_memory_bytes'])}, {sig3(row['step_ms']['median'])} ms a step" for row in rows],
-            textposition="auto",
-            hovertemplate="%{y}: %{x:.3g} GB<extra></extra>",
-        )
-    )
-    quiet(fig, height=120 + 44 * len(rows))
-    fig.update_yaxes(autorange="reversed", gridcolor=GRID)
-    return fig.update_xaxes(title_text="peak memory of a training step, GB")
-
-
-def rank_sentence(document: dict[str, Any]) -> str:
-    """Peak memory of every rank over softmax's."""
-    rows = [row for row in (document.get("cost") or {}).get("memory_by_rank", []) if row.get("peak_memory_bytes")]
-    base = next((row["peak_memory_bytes"] for row in rows if row["rank"] is None), None)
-    if base is None:
-        return "Peak memory was not measured: it needs a GPU."
-    parts = [f"{_rank(r)} {times(r['peak_memory_bytes'] / base)}" for r in rows if r["rank"] is not None]
-    shape = f"ViT-Tiny's shape at 224 pixels, batch {rows[0]['batch']}"
-    return f"A training step in {shape}, takes, of softmax's memory: {', '.join(parts)}."
-
-
-def _rank(row: dict[str, Any], before: str = "") -> str:
-    return "full operator" if row["attention"] == "full" else f"{before}rank {row['rank']}"
 
 
 def about(document: dict[str, Any]) -> str:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from analysis import vision_sweep
+from analysis import vision_memory, vision_sweep
 from analysis import vision_training as words
 
 
@@ -89,10 +89,28 @@ def test_the_table_leaves_open_what_was_not_measured(document):
 
 def test_captured_steps_are_told_where_they_were_timed(document):
     assert words.step_sentence(document) == ""
-    for arm, taken in (("softmax", 2.8225), ("G3B", 5.221), ("never trained", 1.0)):
-        document["cost"]["steps"].append({"size": "tiny", "arm": arm, "graph_step_ms": {"median": taken}})
+    document["cost"]["steps"][0]["graph_step_ms"] = {"median": 2.8225}
     document["cost"]["steps"].append({"size": "tiny", "arm": "G3U", "graph_step_ms": None})
-    assert words.step_sentence(document).endswith("takes, in ms: tiny softmax (2.82), G3B (5.22).")
+    assert "in brackets it is captured" in words.step_sentence(document)
+    assert words.table(document)["step"].tolist() == ["4.00 ms (2.82)", "–", "–"]
+
+
+def test_the_arms_that_are_not_clearly_ahead_are_named(document):
+    assert words.table(document)["against softmax"].tolist() == ["–", "+1.00 ± 0.16", "+0.50 ± 0.16"]
+    said = "Ahead of softmax at the same rate beyond two standard errors: tiny "
+    assert words.arms_sentence(document) == f"{said}2 of 2."
+    for arm, accuracy, sd, seeds in (
+        ("G3B-r2", 0.901, 0.001, 3),
+        ("fractal", 0.89, 0.001, 3),
+        ("G3B-row", 0.901, 0.002, 3),
+        ("G1B", 0.92, None, 1),
+    ):
+        document["summary"].append(row("tiny", arm, accuracy, sd, seeds))
+    told = "within: G3B rank 2, G3B simplex; loss: fractal; one seed: G1B"
+    assert words.arms_sentence(document) == f"{said}2 of 6 ({told})."
+    assert words.table(document)["against softmax"].tolist()[-1] == "+2.00"
+    document["summary"] = document["summary"][:2]
+    assert words.arms_sentence(document) == ""
 
 
 def test_figures_hold_every_seed_and_rank(document):
@@ -100,12 +118,19 @@ def test_figures_hold_every_seed_and_rank(document):
     assert list(means.x) == pytest.approx([0, 1, 0.5])
     assert sorted(dots.x) == pytest.approx([0, 0.1, 0.2, 0.5, 0.6, 0.7, 1, 1.1, 1.2])
     assert len(words.loss_figure(document, "tiny").data) == 9
-    assert list(words.rank_figure(document).data[0].x) == [2, 4, 8]
-    assert words.rank_sentence(document).endswith("batch 32, takes, of softmax's memory: rank 2 2.00×, rank 12 4.00×.")
+    assert list(vision_memory.rank_figure(document).data[0].x) == [2, 4, 8]
+    assert vision_memory.rank_sentence(document).endswith(
+        "batch 32, takes, of softmax's memory: rank 2 2.00×, rank 12 4.00×."
+    )
     full = {"attention": "full", "rank": 197, "batch": 32, "step_ms": {"median": 4.0}, "peak_memory_bytes": 1e10}
     document["cost"]["memory_by_rank"].append(full)
-    assert list(words.rank_figure(document).data[0].y) == ["softmax", "G3B, rank 2", "G3B, rank 12", "full operator"]
-    assert words.rank_sentence(document).endswith("rank 12 4.00×, full operator 5.00×.")
+    assert list(vision_memory.rank_figure(document).data[0].y) == [
+        "softmax",
+        "G3B, rank 2",
+        "G3B, rank 12",
+        "full operator",
+    ]
+    assert vision_memory.rank_sentence(document).endswith("rank 12 4.00×, full operator 5.00×.")
     assert "equal weights have 50.0 %" in words.mass_sentence(document)
 
 
@@ -121,7 +146,7 @@ def test_a_run_at_another_rate_is_no_seed(document):
 
 def test_nothing_recorded_draws_a_sentence():
     empty = {"summary": [], "runs": [], "cost": None}
-    for fig in (words.accuracy_figure(empty), words.loss_figure(empty, ""), words.rank_figure(empty)):
+    for fig in (words.accuracy_figure(empty), words.loss_figure(empty, ""), vision_memory.rank_figure(empty)):
         assert fig.layout.annotations[0].text
 
 
