@@ -126,16 +126,17 @@ class Task:
     def finish(self, raw: Path) -> None:
         """Write the result from the evaluation's whole document, small."""
         document = read_json(raw)
-        recalled = self.arguments[0] == RECALL
-        kept = {name: document[name] for name in (document if recalled else _KEPT.split())}
+        recalled, whole = self.arguments[0] == RECALL, self.arguments[0] != "eval"
+        kept = {name: document[name] for name in (document if whole else _KEPT.split())}
         kept["command"] = self.command
         if self.needs is not None:
             place, names = self.needs.place, _TOLD.split()
             record = read_json(place / RECORD) if self.needs.whole else read_json(place / CONFIG)["record"]
             # The curves are as long as the rest, and stand in one result of a model.
             names += _CURVES.split() if recalled else []
-            kept["training"] = {"command": self.needs.command} | {n: record[n] for n in names if n in record}
-        write_json(self.place, kept, indent=None if recalled else 1)
+            told = {n: record[n] for n in names if n in record}
+            kept["training"] = {"command": self.needs.command} | (kept.get("training") or {}) | told
+        write_json(self.place, kept, indent=None if whole else 1)
         raw.unlink()
 
 

@@ -14,7 +14,9 @@ if TYPE_CHECKING:
 
 _LOGITS = 1 << 25
 _CACHED = 1 << 28
-"""Numbers of logits, and bytes of cached keys and values, that one batch may hold."""
+"""Numbers of logits, and bytes of cached keys and values, that one batch may hold on a CPU."""
+_CARD = 8
+"""How many times that on a GPU, where every forward costs its launches, however short."""
 
 
 @dataclass(frozen=True)
@@ -92,17 +94,47 @@ class Read:
                     found[i] = Continued(found[i].logp + own, found[i].greedy and likeliest)
         return found
 
-    def _behind(self, ids: torch.Tensor) -> tuple[list[float], list[bool]]:
-        """Of every row: log-probability of all its tokens but the first, and whether each was the likeliest."""
+    def score_behind(
+        self, between: Sequence[torch.Tensor], continuations: Sequence[torch.Tensor]
+    ) -> list[list[Continued]]:
+        """Score continuations of the text with each of some texts between; those of one length run together.
+
+        Args:
+            between: (M,) ids of each, M >= 1.
+            continuations: as of ``score``.
+        """
+        import torch
+
+        if any(len(one) != 1 for one in continuations):
+            return [self.then(ids).score(continuations) for ids in between]
+        found: list[list[Continued]] = [[] for _ in between]
+        for length in sorted({len(ids) for ids in between}):
+            places = [i for i, ids in enumerate(between) if len(ids) == length]
+            _check(between[places[0]])
+            rows = _rows(self.model, self._cache.get_seq_length() + length, length)
+            for part in (places[i : i + rows] for i in range(0, len(places), rows)):
+                with torch.no_grad():
+                    after = self._run(torch.stack([between[i] for i in part]), **_last_logits(self.model))[:, -1]
+                logp, best = after.log_softmax(-1), after.argmax(-1).tolist()
+                asked = torch.cat(list(continuations)).to(logp.device)
+                for i, own, likeliest in zip(part, logp[:, asked].tolist(), best, strict=True):
+                    pairs = zip(own, asked.tolist(), strict=True)
+                    found[i] = [Continued(value, token == likeliest) for value, token in pairs]
+        return found
+
+    def _run(self, ids: torch.Tensor, **more: Any) -> torch.Tensor:
+        """(B, N, V) fp32 logits of rows behind the text, each on a copy of its cache."""
         from focus_core import compat
 
-        ids = ids.to(self.model.device)
         own = copy.deepcopy(self._cache)
         own.batch_repeat_interleave(len(ids))
-        logits = self.model(
-            input_ids=ids[:, :-1], use_cache=True, **{compat.cache_keyword(self.model): own}
-        ).logits.float()
-        goals = ids[:, 1:, None]
+        given = {compat.cache_keyword(self.model): own, **more}
+        return self.model(input_ids=ids.to(self.model.device), use_cache=True, **given).logits.float()
+
+    def _behind(self, ids: torch.Tensor) -> tuple[list[float], list[bool]]:
+        """Of every row: log-probability of all its tokens but the first, and whether each was the likeliest."""
+        logits = self._run(ids[:, :-1])
+        goals = ids[:, 1:, None].to(logits.device)
         logp = logits.gather(-1, goals)[..., 0] - logits.logsumexp(-1)
         likeliest = (logits.argmax(-1) == goals[..., 0]).all(-1)
         return logp.double().sum(-1).tolist(), likeliest.tolist()
@@ -123,4 +155,5 @@ def _rows(model: Any, tokens: int, length: int) -> int:
     heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
     width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     cached = 2 * config.num_hidden_layers * heads * width * tokens * 4
-    return max(1, min(_LOGITS // (config.vocab_size * length), _CACHED // cached))
+    times = _CARD if model.device.type == "cuda" else 1
+    return max(1, min(times * _LOGITS // (config.vocab_size * length), times * _CACHED // cached))

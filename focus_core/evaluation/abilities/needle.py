@@ -129,8 +129,9 @@ def ask(model: Any, stack: Haystack) -> list[dict[str, Any]]:
     from focus_core.evaluation.abilities.continuations import Read
 
     read, found = Read(model, torch.tensor(stack.ids)), []
-    for depth, question, right in stack.questions:
-        scored = read.then(torch.tensor(question)).score([torch.tensor(answer) for answer in stack.candidates])
+    asked = [torch.tensor(question) for _, question, _ in stack.questions]
+    behind = read.score_behind(asked, [torch.tensor(answer) for answer in stack.candidates])
+    for (depth, _, right), scored in zip(stack.questions, behind, strict=True):
         own, best_wrong = scored[right], max(one.logp for place, one in enumerate(scored) if place != right)
         found.append(
             {

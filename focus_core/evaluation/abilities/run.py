@@ -45,8 +45,9 @@ def probe(
     Returns:
         JSON values: ``rows``, one for each part of each task and ``all`` of each, with ``right`` of ``of``, their
         ``share`` and its 95 % Wilson interval ``low`` to ``high`` (perplexities for ``texts``); ``outcomes``, each
-        item's, for pairing with another variant's; ``replies``; ``weights``, hashes before, inside and after the
-        retrofit. ``dense_by_definition`` marks rows whose texts fit into window and sinks.
+        item's, for pairing with another variant's; ``replies``; ``weights``, hashes of the model's own before, inside
+        and after the retrofit, and of the ``used`` ones where others stand in their place; ``training``, how the
+        adapter was made. ``dense_by_definition`` marks rows whose texts fit into window and sinks.
 
     Raises:
         Unsupported: the variant cannot serve the model, or a chat task meets a model that is no chat model.
@@ -79,6 +80,7 @@ def probe(
     first = _logits(loaded)
     with retrofit(loaded.model, variant, adapter):
         weights["inside"] = hash_of(held)
+        used = {"used": hash_of(named_weights(loaded.model))} if _replaced(adapter) else {}
     work = Work(loaded, variant, adapter, sizes, cancel)
     whole, spent = sum(unit.tokens for unit in todo), 0
     for number, unit in enumerate(todo):
@@ -111,7 +113,14 @@ def probe(
         "rows": rows_of(todo, done, variant),
         "outcomes": outcomes_of(todo, done),
         "replies": replies_of(todo, done),
-        "weights": {**weights, "same": len(set(weights.values())) == 1, "tensors": len(held), "logits_change": change},
+        "weights": {
+            **weights,
+            **used,
+            "same": len(set(weights.values())) == 1,
+            "tensors": len(held),
+            "logits_change": change,
+        },
+        "training": trained(adapter),
         "device": str(loaded.model.device),
         "notes": notes,
         "environment": environment(loaded.model.device),
@@ -224,6 +233,22 @@ def _logits(loaded: Any) -> Any:
     ids = (torch.arange(_PROBE) * 7919 % vocabulary)[None].to(loaded.model.device)
     with torch.no_grad():
         return loaded.model(input_ids=ids, use_cache=False).logits[0].float().cpu()
+
+
+def _replaced(adapter: Any) -> bool:
+    return adapter is not None and adapter.replaces_weights
+
+
+def trained(adapter: Any) -> dict[str, Any] | None:
+    """What there is to know of an adapter's training beside its probes; None without an adapter."""
+    if adapter is None:
+        return None
+    settings = adapter.record.get("settings") or {}
+    asked = ("learning_rate", "through", "context", "batch", *(("rank",) if adapter.kind == "lora" else ()))
+    told = ("step", "tokens", "seconds", "trained_parameters", "served_validation_ppl", "dense_validation_ppl")
+    found = {name: settings[name] for name in asked if name in settings}
+    found |= {name: adapter.record[name] for name in (*told, "weights") if name in adapter.record}
+    return {"kind": adapter.kind, **found}
 
 
 def _parameters(adapter: Any) -> int:

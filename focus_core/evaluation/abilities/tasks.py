@@ -28,6 +28,10 @@ TEXTS = (
 """(name, text, whether adapters that ship learned from its like)."""
 
 
+_TOGETHER = 8
+"""Windows that a GPU reads at once, which costs the launches of one."""
+_PROMPTS = 16
+"""Prompts that are answered together."""
 _LETTERS = 12
 """Characters that hold a token of any text at hand: no more of a text is read than is asked for."""
 
@@ -192,6 +196,7 @@ def _do_texts(work: Work, unit: Unit) -> dict[str, Any]:
         load_text(source).text[: count * _LETTERS],
         context=min(work.sizes.context, work.loaded.facts.context),
         windows=work.sizes.windows,
+        batch=_TOGETHER if work.loaded.model.device.type == "cuda" else 1,
         probes=False,
         cancel=work.cancel,
     )
@@ -247,7 +252,7 @@ def _do_chat(work: Work, unit: Unit) -> dict[str, Any]:
     asked = chat.prompts()[unit.part]
     passage = "" if unit.where == BARE else work.passage
     prompts = [chat.behind(passage, one["prompt"]) for one in asked]
-    said = chat.replies(work.loaded, prompts, tokens=work.sizes.reply, cancel=work.cancel)
+    said = chat.replies(work.loaded, prompts, tokens=work.sizes.reply, batch=_PROMPTS, cancel=work.cancel)
     longest = max(len(chat.prompt_ids(work.loaded.tokenizer, prompt)) for prompt in prompts) + work.sizes.reply
     return {"replies": chat.judged(unit.part, asked, said), "longest": longest}
 
