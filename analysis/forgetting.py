@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from analysis.forgetting_arms import LORA, arm_key, arm_label, family, telling
 from analysis.numbers import percent, sig3
 
 BARE, BEHIND = "bare", "behind a passage"
@@ -90,21 +91,6 @@ def arms(documents: Sequence[dict[str, Any]]) -> tuple[dict[str, Any] | None, li
     return best
 
 
-def arm_key(document: dict[str, Any]) -> str:
-    """Names an arm: its adapter, or its variant."""
-    return str(document.get("adapter_name") or document["variant"])
-
-
-def arm_label(document: dict[str, Any]) -> str:
-    """An arm as people read it."""
-    name, variant, config = arm_key(document), document["variant"], document.get("config") or {}
-    if variant == "dense":
-        return "dense" if not document.get("adapter_name") else f"LoRA ({name})"
-    if "query_topk" in config:
-        return f"{variant.capitalize()} K={config['groups']} q{config['query_topk']}k{config['key_topk']} ({name})"
-    return f"{variant} ({name})" if name != variant else variant
-
-
 def measures(document: dict[str, Any]) -> list[Measure]:
     """Every ability that a document has, what it was adapted to first."""
     sizes = document["sizes"]
@@ -144,10 +130,11 @@ def changes(dense: dict[str, Any], document: dict[str, Any]) -> list[Change]:
         if row is None:
             continue
         if measure.key[0] == "texts":
-            error, ends = row["nll_se"], (None, None)
+            error = row["nll_se"]
+            ends: tuple[float | None, float | None] = None, None
             if error is not None:
                 reach = students(row["windows"] - 1) * error
-                ends = tuple(-math.expm1(row["nll_diff"] + off) for off in (reach, -reach))
+                ends = -math.expm1(row["nll_diff"] + reach), -math.expm1(row["nll_diff"] - reach)
             values = (row["ppl"], row["dense_ppl"], -math.expm1(row["nll_diff"]))
             found.append(Change(measure, arm_key(document), *values, *ends, row["tokens"], row["dense_by_definition"]))
             continue
@@ -202,7 +189,7 @@ def answer(dense: dict[str, Any] | None, others: Sequence[dict[str, Any]]) -> st
     if dense is None or not others:
         return "Nothing has been recorded yet: python -m focus_core probe measures what a model can still do."
     said = []
-    for document in _telling(others):
+    for document in _first(telling(others)):
         found = changes(dense, document)
         gain = next((c for c in found if c.measure.group == DOMAIN), None)
         lost = [c for c in found if c.measure.group == GENERAL and c.clear and c.change < 0]
@@ -222,11 +209,11 @@ def answer(dense: dict[str, Any] | None, others: Sequence[dict[str, Any]]) -> st
     return "; ".join(said) + "."
 
 
-def _telling(others: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The first arm of each variant."""
+def _first(others: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The first arm of each family."""
     found: dict[str, dict[str, Any]] = {}
     for document in others:
-        found.setdefault(document["variant"], document)
+        found.setdefault(family(document), document)
     return list(found.values())
 
 
@@ -282,7 +269,7 @@ def _share(row: dict[str, Any]) -> str:
 
 
 def hashes(dense: dict[str, Any], others: Sequence[dict[str, Any]]) -> list[dict[str, str]]:
-    """Of every arm the hash of the model's own weights before, inside and after, shortened."""
+    """Of every arm the hash of the model's own weights before, inside and after, and of those that computed."""
     found = []
     for document in (dense, *others):
         weights = document["weights"]
@@ -292,6 +279,7 @@ def hashes(dense: dict[str, Any], others: Sequence[dict[str, Any]]) -> list[dict
                 "Before": weights["before"][:12],
                 "With it inside": weights["inside"][:12],
                 "Taken out": weights["after"][:12],
+                "Computed with": _used(document),
                 "Logits changed by": sig3(weights["logits_change"]),
                 "Trained numbers": f"{document['adapter_parameters']:,}",
             }
@@ -299,11 +287,11 @@ def hashes(dense: dict[str, Any], others: Sequence[dict[str, Any]]) -> list[dict
     return found
 
 
-def trained_tokens(record: dict[str, Any]) -> int | None:
-    """Tokens that an adapter had seen at the step that ships, by its training record; None where it does not say."""
-    settings = record.get("settings") or {}
-    sizes = [record.get("step"), settings.get("batch"), settings.get("context"), settings.get("accumulate", 1)]
-    return math.prod(sizes) if all(isinstance(size, int) for size in sizes) else None
+def _used(document: dict[str, Any]) -> str:
+    used = document["weights"].get("used")
+    if used is not None:
+        return f"{used[:12]}, trained"
+    return "its own and LoRA's" if family(document) == LORA else "its own"
 
 
 def departs(reply: str, dense: str) -> str:

@@ -8,13 +8,15 @@ from typing import Any
 
 import plotly.graph_objects as go
 
-from analysis.forgetting import DOMAIN, arm_key, arm_label, changes, measures, shown
+from analysis.forgetting import DOMAIN, changes, measures, shown
+from analysis.forgetting_arms import arm_key, arm_label, family
+from analysis.forgetting_frontier import LOOKS, OTHER
 from analysis.numbers import percent, sig3
-from analysis.palette import GROUPS, KEPT, LOST
+from analysis.palette import GROUPS
 from analysis.style import LOSES, QUIET, quiet, say
 
-_LOOKS = {"focus": ((KEPT, "circle"), (GROUPS[3], "square")), "dense": ((LOST, "diamond"), (GROUPS[13], "star"))}
-_OTHERS = ((GROUPS[4], "triangle-up"), (GROUPS[15], "triangle-down"))
+_SECOND = {"focus": (GROUPS[3], "square"), "lora": (GROUPS[13], "star")}
+"""Looks of a second arm of one family."""
 
 
 def gain_and_loss(dense: dict[str, Any] | None, others: Sequence[dict[str, Any]]) -> go.Figure:
@@ -28,12 +30,13 @@ def gain_and_loss(dense: dict[str, Any] | None, others: Sequence[dict[str, Any]]
         return quiet(say(figure, "Nothing has been recorded yet."), height=320)
     rows = [one for one in measures(dense) if not one.lower]
     names = [one.label for one in rows]
-    count, seen, reach = len(others), {}, 5.0
+    count, reach = len(others), 5.0
+    seen: set[str] = set()
     for number, document in enumerate(others):
-        turn = seen.setdefault(document["variant"], 0)
-        seen[document["variant"]] += 1
-        looks = _LOOKS.get(document["variant"], _OTHERS)
-        colour, symbol = looks[turn % len(looks)]
+        kind = family(document)
+        first = LOOKS.get(kind, OTHER)
+        colour, symbol = first if kind not in seen else _SECOND.get(kind, first)
+        seen.add(kind)
         found = {c.measure.key: c for c in changes(dense, document)}
         here = [found[one.key] for one in rows if one.key in found]
         lift = 0.22 * ((count - 1) / 2 - number)

@@ -2,7 +2,8 @@
 
     python -m data.build.forgetting list              every arm, with the commands that it stands for
     python -m data.build.forgetting all               trains and probes what is not there yet
-    python -m data.build.forgetting all --device cuda --workers 5 --seconds 290
+    python -m data.build.forgetting all --device cuda --workers 7 --seconds 290
+    python -m data.build.forgetting table             the section of docs/results.md, from what is recorded
 
 All that is trained sees the same tokens of the same novels as the LoRA that ships. Arms stand in the order of what they
 decide; what is done is skipped, and at the end of the seconds a training leaves its checkpoint and a probe its parts.
@@ -23,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from data.build.baseline_lines import BUDGET, MODEL
+from data.build.forgetting_table import write_section
 from focus_core.experiments.plan import Task
 from focus_core.experiments.runner import run_plan
 
@@ -129,7 +131,7 @@ def discard(args: argparse.Namespace) -> None:
 def main() -> int:
     """See the module's text."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["list", "all"])
+    parser.add_argument("what", choices=["list", "all", "table"])
     parser.add_argument("--only", nargs="+", choices=[*ARMS], metavar="ARM", default=[*ARMS])
     parser.add_argument("--device", help="cpu, cuda or cuda:N")
     parser.add_argument("--workers", type=int, default=1, help="processes beside each other")
@@ -143,6 +145,9 @@ def main() -> int:
         parser.add_argument(f"--probe-{key}", metavar="X", help=f"--{key} of probe")
     args = parser.parse_args()
     os.chdir(ROOT)
+    if args.what == "table":
+        write_section(results=args.results)
+        return 0
     todo = tasks(args)
     for task in todo:
         print(f"{task.name}: {task.command}", flush=True)

@@ -5,6 +5,7 @@ import json
 import pytest
 
 from analysis import forgetting as words
+from analysis.forgetting_arms import arm_key, trained_tokens
 from analysis.forgetting_figures import gain_and_loss
 from tests.probe_documents import document, documents
 
@@ -18,7 +19,7 @@ def test_arms_that_were_asked_something_else_are_left_out():
     docs = documents()
     dense, others = words.arms([docs[2], docs[1], docs[0], {**docs[1], "items": "other"}, {"rows": []}])
     assert not dense["adapter_name"]
-    assert [words.arm_key(d) for d in others] == ["smollm2-directed-k16", "smollm2-lora-r8"]
+    assert [arm_key(d) for d in others] == ["smollm2-directed-k16", "smollm2-lora-r8"]
     assert words.arms([docs[1]]) == (None, [])
 
 
@@ -97,8 +98,8 @@ def test_a_few_windows_have_students_interval():
 
 
 def test_trained_tokens_are_those_of_the_step_that_ships():
-    assert words.trained_tokens({"step": 200, "settings": {"steps": 550, "batch": 2, "context": 4096}}) == 1638400
-    assert words.trained_tokens({"step": 1}) is None
+    assert trained_tokens({"step": 200, "settings": {"steps": 550, "batch": 2, "context": 4096}}) == 1638400
+    assert trained_tokens({"step": 1}) is None
 
 
 def test_where_a_reply_departs_from_dense():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 from streamlit.testing.v1 import AppTest
@@ -11,6 +12,7 @@ from app.ui import recorded, selection
 from focus_core import assets
 from tests.app import fake_forgotten
 from tests.app.opening import said
+from tests.probe_sweeps import sweeps
 
 
 def page():
@@ -32,9 +34,9 @@ def start(monkeypatch):
     monkeypatch.setattr(selection, "traces_folder", selection.traces_folder)
     monkeypatch.setattr(recorded, "results_folder", recorded.results_folder)
 
-    def opened(*, records: bool = True, **query: str) -> AppTest:
-        if not records:
-            monkeypatch.setattr(fake_forgotten, "documents", list)
+    def opened(*, records: bool = True, made: Any = None, **query: str) -> AppTest:
+        if made or not records:
+            monkeypatch.setattr(fake_forgotten, "documents", made or list)
         st.cache_resource.clear()
         st.cache_data.clear()
         at = AppTest.from_function(page, default_timeout=60)
@@ -58,6 +60,21 @@ def test_gain_stands_against_loss_with_the_weights_hash(start):
     chart = next(c for c in at.get("plotly_chart") if "compare_forgotten" in c.proto.id)
     names = [trace["name"] for trace in json.loads(chart.proto.spec)["data"]]
     assert names == ["Focus K=16 q4k1 (smollm2-directed-k16)", "LoRA (smollm2-lora-r8)"]
+
+
+def test_sweeps_have_a_frontier_and_their_best_arm_stands_for_them(start):
+    at = start(made=sweeps)
+    words = said(at)
+    assert not at.exception
+    assert "0.819 million (" in words
+    assert "A dotted line joins the learning rates" in words
+    assert "computes with a trained copy" in words
+    charts = {c.proto.id: json.loads(c.proto.spec)["data"] for c in at.get("plotly_chart")}
+    bars = next(data for key, data in charts.items() if "compare_forgotten" in key and "frontier" not in key)
+    assert len(bars) == 4
+    assert len(next(data for key, data in charts.items() if "frontier" in key)) == 4 * 6
+    at.multiselect(key="compare_forgotten_arms").set_value(["full-1e-05"]).run()
+    assert not at.exception
 
 
 def test_a_prompt_is_answered_by_each_and_said_where_they_part(start):

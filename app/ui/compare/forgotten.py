@@ -10,7 +10,19 @@ import streamlit as st
 
 from analysis import forgetting as words
 from analysis.choose_words import GROUPED
+from analysis.forgetting_arms import (
+    FOCUS_FULL,
+    FULL,
+    arm_key,
+    arm_label,
+    family,
+    swept,
+    telling,
+    trained_tokens,
+    training,
+)
 from analysis.forgetting_figures import gain_and_loss
+from analysis.forgetting_frontier import frontier
 from analysis.numbers import sig3
 from app.ui import recorded
 from app.ui.badges import badge
@@ -21,6 +33,8 @@ from app.ui.view import Page
 from focus_core import assets
 
 TRY = "compare_forgotten_try"
+_BEST = "Of every sweep the arm that gained most on the novel. "
+_TRAINED = " Full fine-tuning computes with a trained copy, whose hash is another one; the copy does not ship."
 _PART = {"Part": st.column_config.TextColumn(pinned=True)}
 
 
@@ -39,17 +53,21 @@ def render(page: Page, say: Callable[[str], None]) -> None:
     documents = recorded.documents("probe-")
     dense, others = words.arms([d for d in documents if d.get("model") == page.model] or documents)
     say(words.answer(dense, others))
+    best = telling(others)
     if dense is not None:
         _origin(page, dense, others)
+        if swept(others):
+            _sweeps(dense, others)
         plot(
-            gain_and_loss(dense, others),
+            gain_and_loss(dense, best),
             key="compare_forgotten",
             alt="For each ability, how much better or worse than dense each adapted model is, with 95 % intervals.",
             name="What is gained and what is forgotten",
-            rows=lambda: pd.DataFrame(words.table(dense, others)),
+            rows=lambda: pd.DataFrame(words.table(dense, best)),
             note=_note(dense),
         )
         st.caption(
+            f"{_BEST if swept(others) else ''}"
             "Above the line what was trained on, below it all else: perplexities in %, shares in points, with 95 % "
             f"intervals of the difference on the same items. Long is behind a passage of {dense['sizes']['passage']} "
             "tokens. Hollow marks fit into the window and the first tokens, where Focus is dense attention by "
@@ -58,12 +76,29 @@ def render(page: Page, say: Callable[[str], None]) -> None:
         )
     answers.render(page)
     if dense is not None:
-        _details(dense, others)
+        _details(dense, others, best)
     _explain(page)
 
 
+def _sweeps(dense: dict[str, Any], others: list[dict[str, Any]]) -> None:
+    plot(
+        frontier(dense, others),
+        key="compare_forgotten_frontier",
+        alt="Gain on the novel against change elsewhere, for Focus, LoRA and full fine-tuning at several rates.",
+        name="Domain gain against general loss",
+        rows=lambda: pd.DataFrame(words.table(dense, others)),
+        note=_note(dense),
+    )
+    st.caption(
+        "Every arm that was tried; better is right and up, and the shaded half is forgotten. A dotted line joins the "
+        "learning rates of one way to train, which stand beside the marks; hollow marks are LoRA of another rank. "
+        "All weights means full fine-tuning: a trained copy computes, and the model's own weights stay. Needles and "
+        "instructions are joined over all lengths and places."
+    )
+
+
 def _origin(page: Page, dense: dict[str, Any], others: list[dict[str, Any]]) -> None:
-    commands = " · ".join(f"{d.get('command')} (data/results/{d.get('file')})" for d in (dense, *others))
+    commands = " · ".join(f"{d.get('command')} (data/results/{d.get('file')})" for d in (dense, *telling(others)))
     with st.container(horizontal=True, vertical_alignment="center", gap="small"):
         badge("recorded", commands)
         st.caption(plain(_note(dense)), help=plain(commands))
@@ -80,13 +115,15 @@ def _origin(page: Page, dense: dict[str, Any], others: list[dict[str, Any]]) -> 
 
 
 def _budget(others: list[dict[str, Any]]) -> str:
-    """How many tokens each shipped adapter was trained on; empty where no record says."""
-    shipped, found = assets.adapters(), []
+    """How many tokens each arm was trained on; empty where no record says."""
+    shipped = assets.adapters()
+    found: dict[int, list[str]] = {}
     for document in others:
-        record = (shipped.get(words.arm_key(document), {}).get("config") or {}).get("record") or {}
-        if tokens := words.trained_tokens(record):
-            found.append(f"{words.arm_key(document)} {sig3(tokens / 1e6)} million")
-    return f"Tokens trained on: {', '.join(found)}." if found else ""
+        record = (shipped.get(arm_key(document), {}).get("config") or {}).get("record") or {}
+        if tokens := trained_tokens(record) or training(document).get("tokens"):
+            found.setdefault(tokens, []).append(arm_key(document))
+    said = [f"{sig3(tokens / 1e6)} million ({', '.join(names)})" for tokens, names in found.items()]
+    return f"Tokens trained on: {'; '.join(said)}." if said else ""
 
 
 def _note(document: dict[str, Any]) -> str:
@@ -94,10 +131,20 @@ def _note(document: dict[str, Any]) -> str:
     return f"{document['model']}, {document['dtype']}, {where['device']}, {str(where['time'])[:10]}"
 
 
-def _details(dense: dict[str, Any], others: list[dict[str, Any]]) -> None:
+def _details(dense: dict[str, Any], others: list[dict[str, Any]], best: list[dict[str, Any]]) -> None:
+    names = {arm_key(document): document for document in others}
     with st.expander("All figures", icon=":material/table:"):
+        if len(others) > len(best):
+            chosen = st.multiselect(
+                "Arms",
+                list(names),
+                default=[arm_key(document) for document in best],
+                key="compare_forgotten_arms",
+                format_func=lambda key: arm_label(names[key]) if key in names else key,
+            )
+            best = [names[key] for key in chosen] or best
         st.dataframe(
-            pd.DataFrame(words.table(dense, others)),
+            pd.DataFrame(words.table(dense, best)),
             hide_index=True,
             key="compare_forgotten_table",
             column_config={"What": st.column_config.TextColumn(pinned=True, width=230)},
@@ -112,7 +159,7 @@ def _details(dense: dict[str, Any], others: list[dict[str, Any]]) -> None:
             format_func={words.BEHIND: "Behind a passage", words.BARE: "Alone"}.get,
             label_visibility="collapsed",
         )
-        pairs = words.parts(dense, others, "pairs", where or words.BEHIND)
+        pairs = words.parts(dense, best, "pairs", where or words.BEHIND)
         st.dataframe(pd.DataFrame(pairs), hide_index=True, key="compare_forgotten_pairs", column_config=_PART)
         st.caption("Pairs that a model gets right, with Wilson's 95 % interval. They are generated.")
     lengths = sorted({r["where"] for r in dense["rows"] if r["task"] == "needle"}, key=int)
@@ -127,7 +174,7 @@ def _details(dense: dict[str, Any], others: list[dict[str, Any]]) -> None:
                 format_func=lambda n: f"{int(n):,} tokens",
                 label_visibility="collapsed",
             )
-            found = words.parts(dense, others, "needle", length or lengths[-1])
+            found = words.parts(dense, best, "needle", length or lengths[-1])
             st.dataframe(pd.DataFrame(found), hide_index=True, key="compare_forgotten_needles", column_config=_PART)
             st.caption(
                 "A depth of 0.1 is near the beginning, farthest from the question. Found: the right answer is the "
@@ -144,13 +191,14 @@ def _details(dense: dict[str, Any], others: list[dict[str, Any]]) -> None:
         st.caption(
             "A retrofit never writes to the model: taken out, it gives the same logits bit for bit. That the weights "
             "are kept says nothing of what is computed while it is inside."
+            f"{_TRAINED if any(family(d) in (FULL, FOCUS_FULL) for d in others) else ''}"
         )
 
 
 def _explain(page: Page) -> None:
     with st.expander("What am I looking at?", icon=":material/help:"):
         st.markdown(
-            "Each adapter was trained on the same five novels; the base model stays as it was. A mark at the right of "
+            "Each arm was trained on the same five novels; the base model stays as it was. A mark at the right of "
             "zero does something better than the untouched model, one at the left has forgotten it. A prompt that "
             "fits into Focus's window tells nothing of Focus, so most tests stand behind a passage that is longer."
         )
