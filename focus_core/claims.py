@@ -14,6 +14,7 @@ from __future__ import annotations
 import ast
 import gzip
 import json
+import math
 import operator
 import re
 from collections.abc import Callable, Iterator
@@ -154,10 +155,15 @@ def _mean(value: Any) -> float:
     return sum(every) / len(every)
 
 
+def _log(value: Any) -> Any:
+    return [math.log(one) for one in _flat(value)] if isinstance(value, list) else math.log(value)
+
+
 _FUNCTIONS: dict[str, Callable[[Any], Any]] = {
     "max": lambda v: max(_flat(v)),
     "min": lambda v: min(_flat(v)),
     "mean": _mean,
+    "log": _log,
 }
 _OPERATORS: dict[type, Callable[[Any, Any], Any]] = {
     ast.Add: operator.add,
@@ -168,7 +174,7 @@ _OPERATORS: dict[type, Callable[[Any, Any], Any]] = {
 
 
 def _value(node: ast.AST, names: dict[str, Any]) -> Any:
-    """A formula's value: names, numbers, + - * / and max, min, mean."""
+    """A formula's value: names, numbers, + - * / and max, min, mean, log (natural; of every number of a list)."""
     match node:
         case ast.Name(id=name) if name in names:
             return names[name]

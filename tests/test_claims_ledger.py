@@ -75,6 +75,7 @@ def test_what_is_not_there_is_refused():
 def test_formulas_and_a_new_result():
     rows = {"rows": [{"k": 1, "v": [1.0, 4.0]}, {"k": 2, "v": [2.0]}]}
     assert ledger.resolve({"key": "rows[*].v", "formula": "max(a)"}, rows) == 4
+    assert ledger.resolve({"key": "rows[*].v", "formula": "max(log(a)) - log(4)"}, rows) == 0
     assert ledger.resolve({"key": "rows[*k=1].v", "formula": "100 * (mean(a) - min(a))"}, rows) == 150
     assert ledger.rounded(123.456) == 123
 
