@@ -15,6 +15,7 @@ from focus_core import assets
 from focus_core.errors import FocusError
 from focus_core.jobs.memory import release_memory
 from focus_core.trace import Trace
+from focus_core.variants import make
 
 _SAME = ("model", "text_name", "variant", "config", "adapter")
 
@@ -80,10 +81,14 @@ def matches(provenance: dict[str, Any], request: dict[str, Any]) -> bool:
     """Whether a Trace's provenance answers a ``trace`` request about a shipped text."""
     if not request["text_name"] or "limit" in request or request.get("edits"):
         return False
-    config = provenance.get("config") or {}
-    return all(provenance.get(k) == request[k] for k in _SAME if k != "config") and all(
-        config.get(k) == v for k, v in request["config"].items()
-    )
+    if any(provenance.get(k) != request[k] for k in _SAME if k != "config"):
+        return False
+    try:
+        # A setting that the variant got since it was recorded had its default then.
+        config = make(provenance["variant"], provenance.get("config")).to_dict()
+    except FocusError:
+        return False
+    return all(config.get(k) == v for k, v in request["config"].items())
 
 
 def find(engine: Any, request: dict[str, Any]) -> Source | None:

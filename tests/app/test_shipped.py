@@ -68,3 +68,12 @@ def test_an_edited_run_is_not_answered_by_a_recording():
     request = {key: provenance[key] for key in ("model", "text_name", "variant", "config", "adapter")}
     assert selection.matches(provenance, request)
     assert not selection.matches(provenance, {**request, "edits": [{"layer": 0, "router": 0, "merge": [0, 1]}]})
+
+
+def test_a_recording_answers_where_a_setting_came_later_and_not_where_one_is_gone():
+    _, provenance = selection.shipped()[0]
+    request = {key: provenance[key] for key in ("model", "text_name", "variant", "config", "adapter")}
+    older = {name: value for name, value in provenance["config"].items() if name != "gate"}
+    assert selection.matches({**provenance, "config": older}, request)
+    assert not selection.matches({**provenance, "config": older}, {**request, "config": {**older, "gate": "soft"}})
+    assert not selection.matches({**provenance, "config": {**older, "gone": 1}}, request)
