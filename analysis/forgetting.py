@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from analysis.forgetting_arms import LORA, arm_key, arm_label, family, telling
+from analysis.forgetting_arms import FOCUS_FULL, FULL, LORA, arm_key, arm_label, family, in_order, telling
 from analysis.numbers import percent, sig3
 
 BARE, BEHIND = "bare", "behind a passage"
@@ -87,7 +87,7 @@ def arms(documents: Sequence[dict[str, Any]]) -> tuple[dict[str, Any] | None, li
         dense = next((d for d in found if d["variant"] == "dense" and not d.get("adapter_name")), None)
         if dense is not None and (own := (len(found), sum(map(len, dense["outcomes"].values())))) > size:
             others = [d for d in found if d is not dense]
-            best, size = (dense, sorted(others, key=lambda d: (d["variant"] != "focus", arm_key(d)))), own
+            best, size = (dense, sorted(others, key=in_order)), own
     return best
 
 
@@ -206,7 +206,8 @@ def answer(dense: dict[str, Any] | None, others: Sequence[dict[str, Any]]) -> st
             name = worst.measure.label[:1].lower() + worst.measure.label[1:]
             words += f" and loses most on {name}: {shown(worst.value, worst)}, dense {shown(worst.dense, worst)}"
         said.append(words)
-    return "; ".join(said) + "."
+    words = "; ".join(said) + "."
+    return words[:1].upper() + words[1:]
 
 
 def _first(others: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -214,7 +215,8 @@ def _first(others: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     found: dict[str, dict[str, Any]] = {}
     for document in others:
         found.setdefault(family(document), document)
-    return list(found.values())
+    # That it is full fine-tuning is said by dense's own.
+    return [document for kind, document in found.items() if kind != FOCUS_FULL or FULL not in found]
 
 
 def shown(value: float, change: Change) -> str:

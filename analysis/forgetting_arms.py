@@ -37,6 +37,14 @@ def family(document: dict[str, Any]) -> str:
     return LORA if kind == LORA or (variant == "dense" and document.get("adapter_name")) else variant
 
 
+def in_order(document: dict[str, Any]) -> tuple[int, float, str]:
+    """Sorts arms: Focus, LoRA, all weights, then other variants; a sweep by its rates."""
+    kinds = [*NAMES]
+    kind = family(document)
+    place = kinds.index(kind) if kind in kinds else len(kinds)
+    return place, float(training(document).get("learning_rate") or 0), arm_key(document)
+
+
 def arm_label(document: dict[str, Any]) -> str:
     """An arm as people read it."""
     name, variant, config = arm_key(document), document["variant"], document.get("config") or {}

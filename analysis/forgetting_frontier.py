@@ -22,6 +22,8 @@ LOOKS = {
     "full": (GROUPS[9], "triangle-up"),
     "focus-full": (GROUPS[4], "triangle-down"),
 }
+_BESIDE = {"full": "bottom right", "focus-full": "bottom left"}
+"""Where a mark's words stand, so that those of two ways to train seldom meet."""
 OTHER = (GROUPS[13], "star")
 
 
@@ -30,7 +32,7 @@ def frontier(dense: dict[str, Any] | None, others: Sequence[dict[str, Any]]) -> 
     found = [d for d in others if math.isfinite(domain_gain(d))]
     if dense is None or not found:
         return quiet(say(go.Figure(), "Nothing has been recorded yet."), height=320)
-    figure = make_subplots(2, 2, subplot_titles=[*PANELS], horizontal_spacing=0.11, vertical_spacing=0.13)
+    figure = make_subplots(2, 2, subplot_titles=[*PANELS], horizontal_spacing=0.11, vertical_spacing=0.12)
     kinds = (*NAMES, *sorted({family(d) for d in found} - set(NAMES)))
     for place, (unit, measure) in enumerate(PANELS.values()):
         row, column = place // 2 + 1, place % 2 + 1
@@ -47,7 +49,7 @@ def frontier(dense: dict[str, Any] | None, others: Sequence[dict[str, Any]]) -> 
     for trace in figure.data:
         trace.showlegend = trace.legendgroup not in seen
         seen.add(trace.legendgroup)
-    figure.update_xaxes(title={"text": "gained on the novel, %", "standoff": 4})
+    figure.update_xaxes(title={"text": "gained on the novel, %", "standoff": 4}, row=2)
     quiet(figure, height=640)
     figure.update_layout(legend={"y": 1.08}, margin={"t": 84, "b": 48})
     return figure
@@ -84,11 +86,16 @@ def _trace(kind: str, arms: list[tuple[dict[str, Any], Loss]], unit: str) -> go.
         legendgroup=kind,
         mode="lines+markers+text",
         text=[escape(mark(d)) for d, _ in arms],
-        textposition="top right",
+        textposition=_BESIDE.get(kind, "top right"),
         textfont={"size": 10, "color": QUIET},
         cliponaxis=False,
         line={"color": colour, "width": 1.5, "dash": "dot"},
-        marker={"size": 10, "color": colour, "symbol": f"{symbol}-open" if alone else symbol, "line": {"width": 2}},
+        marker={
+            "size": 10,
+            "color": colour,
+            "symbol": f"{symbol}-open" if alone else symbol,
+            "line": {"width": 2, "color": colour},
+        },
         customdata=[
             [escape(arm_label(d)), *(percent(v, signed=True) for v in (loss.change, loss.low, loss.high))]
             for d, loss in arms

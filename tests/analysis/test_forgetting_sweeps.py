@@ -28,11 +28,15 @@ def test_every_arm_has_a_name_of_its_own_and_the_best_stands_for_its_sweep(found
     assert mark(made("lora-r32-0.003")) == "r=32"
     assert mark(made("lora-r8-0.01")) == "0.01"
     assert [arm_label(d) for d in telling(others)] == [
-        "all weights through Focus, rate 3e-05",
         "Focus K=16 q4k1 (smollm2-directed-k16)",
-        "all weights, rate 3e-05",
         "LoRA r=32, rate 0.003",
+        "all weights, rate 3e-05",
+        "all weights through Focus, rate 3e-05",
     ]
+    said = words.answer(*found)
+    assert said.startswith("Focus K=16 q4k1 lowers")
+    assert "; all weights, rate 3e-05 lowers" in said
+    assert "through Focus" not in said
     assert swept(others)
     assert not swept(documents()[1:])
 
