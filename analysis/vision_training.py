@@ -364,12 +364,13 @@ def mass_sentence(document: dict[str, Any]) -> str:
     return f"On the object's pixels, {'; '.join(parts)}{tail}." if parts else ""
 
 
-def about(document: dict[str, Any]) -> str:
-    """Where it was measured, and how."""
-    runs = document.get("runs") or [{}]
-    env = document.get("environment") or {}
+def about(document: dict[str, Any], run: dict[str, Any] | None = None) -> str:
+    """Where it was measured, and how: the whole record as it is now, or one run in the session that made it."""
+    made = run or (document.get("runs") or [{}])[0]
+    part = next((p for p in document.get("parts") or [] if run and run["name"] in p["runs"]), document)
+    env = part.get("environment") or {}
     said = [str(env[k]) for k in ("time", "device") if env.get(k)]
-    return f"{', '.join([*said, str(runs[0].get('precision', ''))]).strip(', ')}; {document.get('command', '')}"
+    return f"{', '.join([*said, str(made.get('precision', ''))]).strip(', ')}; {part.get('command', '')}"
 
 
 def made_on(document: dict[str, Any]) -> str:

@@ -41,7 +41,13 @@ SHIP = (
 )
 RATES, DIGITS_RATES = (1e-3, 4e-3), (2e-3, 8e-3)
 """Learning rates that the softmax control is trained with too, so that it is not weak by the recipe's."""
-TITLES = {"softmax": "softmax", "G3B": "Fourier-KArAt G3B", "G3U": "Fourier-KArAt G3U", "G3B-row": "G3B on the simplex"}
+TITLES = {
+    "softmax": "softmax",
+    "G3B": "Fourier-KArAt G3B",
+    "G3U": "Fourier-KArAt G3U",
+    "G3B-row": "G3B on the simplex",
+    "full": "full operator",
+}
 
 
 @dataclass(frozen=True)

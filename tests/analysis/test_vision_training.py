@@ -136,6 +136,10 @@ def test_figures_hold_every_seed_and_rank(document):
 
 def test_where_it_was_measured_is_said(document):
     assert words.about(document) == "2026-11-30, H200, bf16 autocast; python -m data.build.vision all"
+    first = {"environment": {"time": "2026-11-29", "device": "H100"}, "command": "before", "runs": ["tiny-G3B-s1"]}
+    document["parts"] = [first, {**document, "runs": ["tiny-G3B-s0"]}]
+    assert words.about(document).startswith("2026-11-30, H200")
+    assert words.about(document, run("tiny", "G3B", 1, 0.9)) == "2026-11-29, H100, bf16 autocast; before"
     assert words.made_on(document) == "H200, bf16 autocast, 2026-11-30"
 
 

@@ -25,7 +25,7 @@ def render() -> None:
         st.info(f"No such run was recorded on this machine yet: `{COMMAND}` does it.", icon=":material/grid_on:")
         return
     run, document = found[0]
-    note = vision_training.about(document)
+    note = vision_training.about(document, run)
     st.markdown(f"**{plain(words.sweep_sentence(run))}**")
     badge("recorded", note)
     plot(
