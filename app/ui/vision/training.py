@@ -54,10 +54,10 @@ def _one(document: dict[str, Any], key: str) -> None:
         note=note,
     )
     st.caption(
-        "Marks are means over seeds with their standard deviation (n = 1: of one seed), small dots single seeds, "
-        "dotted softmax's mean of the same size. G3B: 3 frequencies (G1B: 1, G5B: 5), rank 12, operators of every "
-        "layer's own; G3U: shared by all layers; simplex: rows, or the low-rank vector z, projected so that none is "
-        "negative and the sum is 1; B-splines, wavelets, fractal: other functions than sines, in as many parameters."
+        "Marks are means over seeds with their standard deviation, small dots single seeds, dotted softmax's mean of "
+        "the same size. G3B: 3 frequencies (G1B: 1, G5B: 5), rank 12, operators of every layer's own; G3U: shared by "
+        "all layers; simplex: rows, or the low-rank vector z, projected so that none is negative and the sum is 1; "
+        "B-splines, wavelets, fractal: other functions than sines, in as many parameters."
     )
     st.dataframe(
         words.table(document),
