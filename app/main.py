@@ -2,6 +2,7 @@
 
 import sys
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 if str(ROOT) not in sys.path:
@@ -30,19 +31,31 @@ def main(start: str = "overview") -> None:
             lambda view=view: guarded(lambda: _draw(view)),
             title=view.title,
             icon=view.icon,
-            url_path=view.key,
+            url_path="" if view.key == start else view.key,
             default=view.key == start,
         )
         pages[view.key] = page
         sections.setdefault(view.section, []).append(page)
     asked = links.asked_page()
-    chosen = st.navigation(sections)
+    unknown = _nowhere(asked) if asked not in pages or asked == start else None
+    chosen = st.navigation({**sections, "": [unknown]} if unknown else sections)
     if asked and asked not in pages:
-        links.keep_notices([f"There is no page /{asked[:60]}; showing {chosen.title}."])
+        links.keep_notices([f"There is no page /{asked[:60]}; showing {pages[start].title}."])
+    if unknown and chosen == unknown:
+        st.switch_page(pages[start], query_params=st.query_params.to_dict())
     if (wanted := st.session_state.pop("_go", None)) in pages and pages[wanted] != chosen:
         st.switch_page(pages[wanted])
     chosen.run()
     links.send_again(chosen.url_path)
+
+
+def _nowhere(asked: str) -> Any:
+    """A page for an address that has none, hidden in the navigation: without one Streamlit says so in a dialog too.
+
+    The first page's own name is such an address: Streamlit knows that page by the bare address alone.
+    """
+    usable = asked and asked == asked.strip() and "/" not in asked
+    return st.Page(lambda: None, title="-", url_path=asked, visibility="hidden") if usable else None
 
 
 def _draw(view: View) -> None:

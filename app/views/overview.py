@@ -72,6 +72,7 @@ def _opening_link(page: Page, trace: Trace) -> Page:
     if token := links.number(raw, min(len(trace), MAX_SHOWN)):
         if KEY in st.session_state:
             hold(token - 1)
+            st.session_state["_asked_pin"] = token - 1
         else:
             st.session_state["_pin"] = token - 1
     elif raw:
@@ -228,7 +229,11 @@ def _strip_and_held(page: Page) -> None:
     st.session_state["_pin"] = after
     links.write("router", str(router) if router and page.head is None else "")
     if page.source and page.source.current:
-        links.write("tok", "" if after is None else str(after + 1))
+        # What the strip was asked to hold stays in the address until the browser has answered.
+        held = st.session_state.get("_asked_pin") if after is None else after
+        links.write("tok", "" if held is None else str(held + 1))
+    if after is not None or not (page.source and page.source.current):
+        st.session_state.pop("_asked_pin", None)
     own = trace.provenance["native"][layer]
     if own is not None:
         st.caption(f"Layer {layer} is the model's own sliding window of {own:,} tokens and stays as it is.")

@@ -266,6 +266,7 @@ def test_a_link_names_settings_router_and_token(start):
         job.takes = 0
     at.run()
     assert at.session_state["_select"][0] == 299
+    assert at.query_params["tok"] == "300", "it stays while the strip has not said what it holds"
     assert at.query_params["set"] == "query_topk:3,window:32"
     at.sidebar.number_input(key="focus.directed-k16.window").set_value(128)
     at.sidebar.number_input(key="focus.directed-k16.query_topk").set_value(2).run()

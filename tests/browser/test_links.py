@@ -85,9 +85,14 @@ def test_a_run_wins_over_what_else_the_link_says_of_its_text(page, address):
     assert page.get_by_text("has not run yet").count() == 0
 
 
-def test_a_run_that_is_gone_is_said(page, address):
-    visit(page, f"{address}/?run={'0' * 32}")
+def test_a_run_that_is_gone_and_a_page_that_is_none_are_said_once(page, address):
+    visit(page, f"{address}/nopage?run={'0' * 32}&layer=3")
     page.get_by_text("of the link is not on this machine").wait_for(timeout=10_000)
+    page.get_by_text("There is no page /nopage; showing Overview.").wait_for(timeout=10_000)
+    page.wait_for_url(re.compile("/[?](.*&)?layer=3"), timeout=10_000)
+    visit(page, f"{address}/overview?layer=2")
+    page.wait_for_url(re.compile("/[?](.*&)?layer=2"), timeout=10_000)
+    assert page.get_by_role("dialog").count() == 0
 
 
 def test_the_held_token_and_the_address_survive_a_page_switch(page, address):
