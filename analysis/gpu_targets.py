@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from analysis.gpu_results import Row, form_of, named, profile
+from analysis.gpu_results import Row, form_of, named, profile, shape_of
 from analysis.numbers import NONE, percent, times
 
 MET, MISSED, UNMEASURED = "met", "missed", "not measured"
@@ -220,7 +220,8 @@ def _best(target: Target, rows: list[Row]) -> Outcome:
     for row in found:
         latest[row.run.file] = max(latest.get(row.run.file, ""), row.run.time)
     pick = min if target.most else max
-    row = pick((row for row in found if row.run.time == latest[row.run.file]), key=lambda row: target.value(row) or 0.0)
+    last = [row for row in found if row.run.time == latest[row.run.file]]
+    row = pick(last, key=lambda row: target.value(row) or 0.0)
     value = target.value(row)
     assert value is not None, "rows without it were left out"
     said = [target.show(value)]
@@ -231,15 +232,25 @@ def _best(target: Target, rows: list[Row]) -> Outcome:
             if row["speedup"] is not None:
                 said.append(f"{times(row['speedup'])} as called")
         if (paper := row.against("fa2", shown[1])) is not None and row["baseline" + shown[1]] != "fa2":
-            said.append(f"{times(paper)} FlashAttention-2")
+            said.append(f"{times(paper)} FlashAttention-2{_few(row, 'fa2')}")
     elif shown is not None and not target.of:
         said.append(f"{times(shown[0])} dense")
     if form_of(row):
         said.append(form_of(row))
     if row.limit() is not None and target.show is times:
         said.append(f"limit {times(row.limit())}")
+    shapes = {(shape_of(one), one["batch"] or 1): target.value(one) or 0.0 for one in last}
+    if len(shapes) > 1:
+        best, worst = f"{shape_of(row)}, batch {row['batch'] or 1}", (max if target.most else min)(shapes.values())
+        said.append(f"the best of {len(shapes)} shapes: {best}; the least is {target.show(worst)}")
     state = MET if target.meets(value) else MISSED
     return Outcome(target, state, "; ".join(said), row, "" if state == MET else profile(row))
+
+
+def _few(row: Row, kernel: str) -> str:
+    """How often a dense kernel ran that was run less often than the rest."""
+    few = (row["slow_repeats"] or {}).get(kernel)
+    return "" if few is None else f" ({few} run{'s' if few > 1 else ''}, not warmed up)"
 
 
 def _is_method(row: Row, wanted: dict[str, Any]) -> bool:

@@ -60,6 +60,7 @@ def page(rows: Sequence[Row]) -> str:
         "more than 100 % of it means that the kept pairs are computed at a higher rate than that kernel's.\n",
         _stages(kept, runs),
         *_decode(kept, runs),
+        *_needles(rows, runs),
         *_models(kept, runs),
         *_training(kept, runs),
         *_tried(rows, runs),
@@ -144,11 +145,30 @@ def _decode(rows: list[Row], runs: Runs) -> list[str]:
     return ["## Decode\n", "One new token a sequence, against the fastest dense kernel.\n", _table(head, lines)]
 
 
+def _needles(rows: Sequence[Row], runs: Runs) -> list[str]:
+    found = [row for row in rows if row["what"] == "needles"]
+    if not found:
+        return []
+    forms = ("own", "before")
+    head = ("tokens", "layer", "queries in a row", "needles", "kept as published", "pairs kept", "kept as served")
+    lines = []
+    for row in found:
+        where = (f"{row['tokens']:,}", str(row["layer"]), str(row["queries_in_a_row"]), str(row["needles"]))
+        kept = [percent(row[f"{name}_{form}"]) for form in forms for name in ("kept", "density")]
+        lines.append((*where, *kept, runs.mark(row)))
+    said = (
+        "One key deep in the text that holds 95 % of the weight of a query late in it, and so many queries in a row "
+        "look for it: whether XAttention's choice keeps its block. A stride of S scores a lone key with 1/S of its "
+        "score, so that most of it is not seen; what is not kept is lost to that query.\n"
+    )
+    return ["## Needles\n", said, _table((*head, "pairs kept", "run"), lines)]
+
+
 def _models(rows: list[Row], runs: Runs) -> list[str]:
     found = [row for row in rows if row.method == "model" and row["phase"] is not None]
     if not found:
         return []
-    head: tuple[str, ...] = ("model", "positions", "phase", "tokens", "attention by", "ms", "attention's share")
+    head: tuple[str, ...] = ("model", "positions", "phase", "tokens", "attention by", "runs", "ms", "attention's share")
     head += ("whole model faster", "attention alone faster", "peak memory", "run")
     lines = []
     for row in found:
@@ -156,11 +176,12 @@ def _models(rows: list[Row], runs: Runs) -> list[str]:
         peak = f"{sig3(row['peak_gb'])} GB" if row["peak_gb"] is not None else NONE
         ratios = (times(row["speedup"]), times(row["attention_speedup"]))
         where = (f"{row['model']}, {row['weights']} weights", row["positions"], row["phase"], f"{row['tokens']:,}", by)
-        lines.append((*where, sig3(row.median("ms")), percent(row["attention_share"]), *ratios, peak, runs.mark(row)))
+        own = (str(row["repeats"] or NONE), sig3(row.median("ms")), percent(row["attention_share"]))
+        lines.append((*where, *own, *ratios, peak, runs.mark(row)))
     said = (
         "Batch 1, bf16, eager, one forward a token as `generate` does; no CUDA graph unless said. Attention's time is "
         "by events around it in the same runs, routing included; of a graph, what leaving attention out saves. Kernel "
-        "ratios are not serving ratios: both stand here.\n"
+        "ratios are not serving ratios: both stand here. Of decoding, every run is several tokens.\n"
     )
     left = sorted(
         {f"- {row['model']}, {row['line']}: {row['left_out']}" for row in rows if row["left_out"] is not None}

@@ -100,7 +100,7 @@ def test_whole_models_have_both_ratios():
     row |= {"phase": "prefill", "positions": "as configured", "ms": SPREAD, "attention_share": 0.25, "speedup": 1.5}
     row |= {"attention_speedup": 9.0, "baseline": "cudnn", "dense_ms": SPREAD, "peak_gb": 40.0}
     said = page(rows_of([document(row, {**row, "phase": None, "line": "XAttention", "left_out": "no kernel."})]))
-    assert "| M, random weights | as configured | prefill | 131,072 | Focus K=16 q1k1 | 2.00 | 25.0 % | 1.50× " in said
+    assert "| as configured | prefill | 131,072 | Focus K=16 q1k1 | – | 2.00 | 25.0 % | 1.50× " in said
     assert "| 1.50× | 9.00× | 40.0 GB |" in said
     assert "- M, XAttention: no kernel." in said
 
