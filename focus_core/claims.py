@@ -188,7 +188,10 @@ def _value(node: ast.AST, names: dict[str, Any]) -> Any:
 
 
 def made_by(measured: dict[str, Any]) -> dict[str, Any]:
-    """Where a number was measured: ``command``, ``date``, ``device``, ``file``; None for what the file does not say."""
+    """Where a number was measured: ``command``, ``date``, ``device``; None for what its file does not say.
+
+    ``file`` is where the number stands, and ``files`` are all that it is counted from, that one first.
+    """
     found = document(measured["file"])
     command = measured.get("command")
     stamp: dict[str, Any] = {}
@@ -207,7 +210,14 @@ def made_by(measured: dict[str, Any]) -> dict[str, Any]:
         "date": time[:10] if time else None,
         "device": stamp.get("device"),
         "file": f"data/results/{measured['file']}",
+        "files": [f"data/results/{name}" for name in files(measured)],
     }
+
+
+def files(measured: dict[str, Any]) -> list[str]:
+    """The results that a number is counted from; the one that holds it, or its first part, comes first."""
+    beside = (place.rpartition(": ")[0] for place in (measured.get("keys") or {}).values())
+    return list(dict.fromkeys(filter(None, (measured["file"], *beside))))
 
 
 def _row_of(measured: dict[str, Any], found: Any) -> Any:

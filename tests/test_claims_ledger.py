@@ -51,6 +51,15 @@ def test_a_number_is_told_with_the_command_of_its_own_row():
     assert ledger.made_by(measured)["command"] == row["command"] != found["command"]
 
 
+def test_a_number_counted_from_two_results_names_both():
+    keys = {"a": "rows[length=8192].speedup", "b": "bench-focus-h200.json: rows", "c": "bench-focus-h200.json: x"}
+    two = {"file": "bench-focus-cpu.json", "keys": keys}
+    assert ledger.files(two) == ["bench-focus-cpu.json", "bench-focus-h200.json"]
+    made = ledger.made_by(two)
+    assert made["files"] == ["data/results/bench-focus-cpu.json", "data/results/bench-focus-h200.json"]
+    assert made["file"] == made["files"][0]
+
+
 def test_what_is_not_there_is_refused():
     good = {"file": "bench-focus-cpu.json", "key": "rows[length=8192].speedup"}
     assert ledger.resolve(good) > 1

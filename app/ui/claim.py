@@ -43,7 +43,7 @@ def show(page: Page, one: dict[str, Any]) -> None:
 
 def _origin(measured: dict[str, Any]) -> str:
     made = ledger.made_by(measured)
-    return " · ".join(filter(None, (measured["setting"], made["device"], made["date"], made["file"])))
+    return " · ".join(filter(None, (measured["setting"], made["device"], made["date"], *made["files"])))
 
 
 def _measured(page: Page, name: str, at: int, measured: dict[str, Any], told: str) -> str:
@@ -53,8 +53,7 @@ def _measured(page: Page, name: str, at: int, measured: dict[str, Any], told: st
     with st.container(horizontal=True, vertical_alignment="center", gap="small"):
         when = " on ".join(filter(None, (made["date"], made["device"])))
         badge("recorded", f"{when or 'Date and machine were not kept'}. {made['command'] or ''}")
-        found = ledger.document(measured["file"])
-        if code_changed(found):
+        if any(code_changed(ledger.document(name)) for name in ledger.files(measured)):
             badge("code changed since")
         st.caption(plain(_origin(measured)))
     if job is not None and job.state == "done" and job.result:

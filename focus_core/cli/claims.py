@@ -52,7 +52,7 @@ def table(document: list[dict[str, Any]] | dict[str, Any]) -> str:
     lines = [(name, one.get(name)) for name in ("claim", "source", "paper", "condition", "verdict", "why")]
     for measured in one["measured"]:
         made = measured["made"]
-        where = ", ".join(filter(None, (measured["setting"], made["device"], made["date"], made["file"])))
+        where = ", ".join(filter(None, (measured["setting"], made["device"], made["date"], *made["files"])))
         lines += [("measured", f"{_number(measured)}: {measured['what']}"), ("  where", where)]
         lines += [("  command", made["command"])] if made["command"] else []
     return pairs(lines)

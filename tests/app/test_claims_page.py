@@ -1,6 +1,6 @@
 """The page Claims with the fake engine."""
 
-from focus_core.claims import claims
+from focus_core.claims import OPEN, claims
 from tests.app.opening import engine, said
 
 VIEW = "claims"
@@ -13,6 +13,8 @@ def test_the_ledger_is_counted_filtered_and_opened(start):
     assert "40.6 %" in said(at)
     assert "arXiv 2603.22300" in said(at)
     assert "sfa-cache-41" in at.query_params["claims_one"]
+    undecided = next(one for one in claims() if one["verdict"] == OPEN)
+    at.selectbox(key="claims_method").set_value(undecided["method"])
     at.selectbox(key="claims_verdict").set_value("open").run()
     assert "Open: " in said(at)
     assert "sfa-cache-41" not in at.query_params["claims_one"]
