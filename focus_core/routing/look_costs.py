@@ -46,8 +46,7 @@ class _Tabled(Focus):
         from focus_core.kernels.focus import focus_attention
 
         q, k, v = call.query, call.key, call.value
-        options = {"scale": call.scale, "softcap": call.softcap}
-        most = int(looks.max())
+        options: dict[str, Any] = {"scale": call.scale, "softcap": call.softcap}
         if int(looks.min()) == self.groups:
             return dense_attention(q, k, v, **options)
         sets = self.sets(call, looks)
@@ -59,7 +58,8 @@ class _Tabled(Focus):
             call.cached,
             window=self.window,
             sinks=self.sinks,
-            members=(max(1, most), self.key_topk),
+            # A bound: Triton's kernels are compiled for 1 to 4 groups of a query, and for any more by fours.
+            members=(min(64, 4 * max(1, -(-int(looks.max()) // 4))), self.key_topk),
             **options,
         )
 
@@ -68,13 +68,43 @@ class _Tabled(Focus):
         counted = torch.arange(self.groups) < looks[..., None, None]
         return (counted.to(call.fresh.device, torch.int64) << call.fresh).sum(-1)
 
-    def kept(self, call: AttentionCall, looks: torch.Tensor) -> np.ndarray:
-        """(R,) share of causal pairs that each router keeps, mean over rows."""
-        keys = call.cached.cpu().numpy()
-        heads, routers = call.query.shape[1], keys.shape[1]
-        pattern = GroupPattern(self.sets(call, looks).cpu().numpy(), keys, heads, self.window, self.sinks)
+    def kept(self, call: AttentionCall, levels: Sequence[int]) -> np.ndarray:
+        """(R, V) share of causal pairs that each router keeps at each number of looks, mean over rows."""
+        assert call.cached is not None, "prepare gives every token its set"
+        if self.key_topk == 1:
+            far = self._far(call)[:, list(levels)]
+        else:
+            sets = call.cached.cpu().numpy()
+            far = np.stack([self._counted(call, sets, level) for level in levels], 1)
+        tokens = call.cached.shape[2]
+        return far + near_share(tokens, self.window, self.sinks)
+
+    def _far(self, call: AttentionCall) -> np.ndarray:
+        """(R, K + 1) share of far pairs that looking into 0, 1, ... K groups keeps, where a key is in one group."""
+        assert call.cached is not None, "prepare gives every token its set"
+        batch, _, tokens = call.cached.shape
+        has = members(call.cached, self.groups)
+        has[:, :, : self.sinks] = False
+        before = torch.nn.functional.pad(has.int().cumsum(2), (0, 0, 1, 0))
+        start = (torch.arange(tokens, device=has.device) - self.window + 1).clamp_min(0)
+        # The nth group that a query looks into has so many far keys for it; a key is in no second one.
+        each = before[:, :, start].gather(-1, call.fresh).sum((0, 2), dtype=torch.int64)
+        far = torch.nn.functional.pad(each.cumsum(-1), (1, 0)).double().cpu().numpy()
+        return far / (batch * tokens * (tokens + 1) / 2)
+
+    def _counted(self, call: AttentionCall, keys: np.ndarray, level: int) -> np.ndarray:
+        """(R,) the same by counting the pattern's pairs, where a pair may share several groups."""
+        routers, heads = keys.shape[1], call.query.shape[1]
+        sets = self.sets(call, torch.full((routers,), level)).cpu().numpy()
+        pattern = GroupPattern(sets, keys, heads, self.window, self.sinks)
         each = heads // routers
-        return np.array([[pattern.density(b, r * each) for r in range(routers)] for b in range(len(keys))]).mean(0)
+        kept = np.array([[pattern.density(b, r * each) for r in range(routers)] for b in range(len(keys))])
+        return kept.mean(0) - near_share(keys.shape[2], self.window, self.sinks)
+
+
+def near_share(tokens: int, window: int, sinks: int = 0) -> float:
+    """Share of the causal pairs of ``tokens`` tokens that window and sinks keep."""
+    return GroupPattern.without_groups(1, tokens, tokens, 1, window, sinks).density()
 
 
 class _Gauge(_Tabled):
@@ -102,8 +132,8 @@ class _Gauge(_Tabled):
         """The served mask through kernels that have a backward pass."""
         from focus_core.kernels.focus import soft
 
-        sides = (members(sets, self.groups).float() for sets in (self.sets(call, looks), call.cached))
-        gate = soft.log_agreement_gate(*sides, self.key_topk, _FLOOR)
+        wanted, held = (members(sets, self.groups).float() for sets in (self.sets(call, looks), call.cached))
+        gate = soft.log_agreement_gate(wanted, held, self.key_topk, _FLOOR)
         return soft.soft_attention(
             call.query,
             call.key,
@@ -117,10 +147,11 @@ class _Gauge(_Tabled):
 
     @torch.no_grad()
     def _compare(self, call: AttentionCall, now: torch.Tensor, slope: torch.Tensor) -> None:
-        row, routers = self.table[call.layer], call.cached.shape[1]
+        row = self.table[call.layer]
+        routers = len(row)
+        self.found[PAIRS, call.layer] += self.kept(call, self.levels)
         for i, level in enumerate(self.levels):
             looks = torch.full((routers,), level)
-            self.found[PAIRS, call.layer, :, i] += 1.0 if level == self.groups else self.kept(call, looks)
             if (row == level).all():
                 continue
             part = (slope.float() * (self.at(call, looks).float() - now.float())).sum((0, 2, 3))
@@ -228,11 +259,7 @@ class _Counting:
         """Count, where it is that layer."""
         if call.layer != self.layer or call.sliding_window is not None:
             return
-        routers = call.cached.shape[1]
-        for i, level in enumerate(self.levels):
-            self.pairs[:, i] = 1.0
-            if level != variant.groups:
-                self.pairs[:, i] = variant.kept(call, torch.full((routers,), level))
+        self.pairs[:] = variant.kept(call, self.levels)
 
 
 def _parts(items: list, size: int) -> Iterator[list]:

@@ -13,9 +13,8 @@ import torch
 
 from focus_core.errors import Cancelled, InvalidInput
 from focus_core.evaluation.perplexity import weights_hash
-from focus_core.pattern import GroupPattern
 from focus_core.routing.allocation import allocate
-from focus_core.routing.look_costs import LOSS, PAIRS, by_change, by_gradient
+from focus_core.routing.look_costs import LOSS, PAIRS, by_change, by_gradient, near_share
 from focus_core.routing.router import Router
 from focus_core.variants import Variant, make
 
@@ -49,11 +48,6 @@ class Search:
     start: str = "uniform"
     rounds: int = 3
     batch: int = 8
-
-
-def near_share(context: int, window: int, sinks: int = 0) -> float:
-    """Share of the causal pairs of ``context`` tokens that window and sinks keep."""
-    return GroupPattern.without_groups(1, context, context, 1, window, sinks).density()
 
 
 def check_search(search: Search, router: Any, serve: dict[str, Any], context: int) -> None:
@@ -147,7 +141,8 @@ class TableSearch:
         context = self.fitted.shape[1]
         levels = sorted(set(self.search.levels))
         rivals = [{"what": "dense", **self._measure("dense", None)}, *self._uniform()]
-        table, loss, tables = self._start(context), None, []
+        table, tables = self._start(context), list[dict[str, Any]]()
+        loss = pairs = np.zeros(0)
         room = whole = self._room(context)
         for n in range(self.search.rounds + _TRIMS):
             trim = n >= self.search.rounds
@@ -158,7 +153,7 @@ class TableSearch:
                 found = self._costs(n, table, levels)
                 # Costs are from the round's own table: of those from another only the differences say something.
                 costs = found[LOSS] - found[LOSS].min(-1, keepdims=True)
-                loss, pairs = (costs if loss is None else loss + (costs - loss) / (n + 1)), found[PAIRS]
+                loss, pairs = loss + (costs - loss) / (n + 1) if n else costs, found[PAIRS]
                 about |= {"costs": np.round(costs, 7).tolist(), "pairs": np.round(pairs, 5).tolist()}
             flat = pairs[self.own].reshape(-1, len(levels))
             picked = allocate(flat, loss[self.own].reshape(flat.shape), room)

@@ -78,6 +78,11 @@ class TrainSettings:
         "share of the loss that is the divergence from the dense model's next-token distribution instead of the text's "
         "own next token; 1 = the text's is not used",
     )
+    start_from: str = option(
+        "",
+        "router: folder of a trained router whose weights and table of looks this run starts from; its groups, dim, "
+        "form, routers and query_topk must be these settings'",
+    )
     steps: int = option(550, "optimizer steps")
     context: int = option(4096, "tokens a window")
     batch: int = option(2, "windows a forward pass")
@@ -149,6 +154,8 @@ class TrainSettings:
             )
         if not self.through.split():
             raise InvalidInput("Training setting through is empty.", "Name a variant, for example dense.")
+        if self.start_from:
+            self._check_start()
         for step in (None, 0, self.steps - 1):
             self.variant_at(step)
 
@@ -170,6 +177,26 @@ class TrainSettings:
         if step is None:
             return make("focus", mask)
         return make("focus", {**mask, "gate": self.gate_at(step), "temperature": self.temperature_at(step)})
+
+    def _check_start(self) -> None:
+        """Refuse to start from what is another router than these settings ask for."""
+        from focus_core.adapter import read_config
+
+        found = read_config(self.start_from)
+        if self.kind != "router" or found["kind"] != "router":
+            raise InvalidInput(
+                f"{self.start_from} is an adapter of kind {found['kind']}, and one of kind {self.kind} is trained.",
+                "A router starts from a router.",
+            )
+        has = {name: found["config"].get(name) for name in ("groups", "dim", "form")}
+        if found["config"].get("looks") is not None:
+            has["query_topk"] = found["serve"].get("query_topk")
+        if wrong := [name for name, value in has.items() if value != getattr(self, name)]:
+            raise InvalidInput(
+                f"{self.start_from} has {', '.join(f'{name} {has[name]}' for name in wrong)}, and the run "
+                f"{', '.join(str(getattr(self, name)) for name in wrong)}.",
+                f"Give {' '.join(f'--{name} {has[name]}'.replace('_', '-') for name in wrong)}.",
+            )
 
     def _through(self) -> Variant:
         name, *given = self.through.split()

@@ -89,12 +89,23 @@ def new_adapter(facts: Any, settings: TrainSettings, model: nn.Module | None = N
     if settings.kind == "temperature":
         return FarTemperature(FarTemperatureConfig(facts.layers))
     routers = facts.kv_heads if settings.router_per_kv_head else 1
-    router = Router(
-        RouterConfig(
-            facts.layers, facts.hidden_size, settings.groups, settings.dim, routers, settings.form, settings.seed
-        )
+    config = RouterConfig(
+        facts.layers, facts.hidden_size, settings.groups, settings.dim, routers, settings.form, settings.seed
     )
+    router = _started(settings.start_from, config, model) if settings.start_from else Router(config)
     router.centroids.requires_grad_(not settings.freeze_centroids)
+    return router
+
+
+def _started(folder: str, config: RouterConfig, model: nn.Module | None) -> Router:
+    """The router of a folder, trainable; InvalidInput where it has another shape than this one."""
+    router = Adapter.from_pretrained(folder, model, trainable=True)
+    assert isinstance(router, Router), "the settings have refused every other kind"
+    if router.config.routers != config.routers:
+        raise InvalidInput(
+            f"{folder} has {router.config.routers} routers a layer, and the run {config.routers}.",
+            f"Give --{'' if router.config.routers > 1 else 'no-'}router-per-kv-head.",
+        )
     return router
 
 

@@ -40,6 +40,19 @@ def served(model, adapter: Router, table: np.ndarray) -> tuple[float, np.ndarray
         return float(token_nll(model, ids()).double().mean()), np.array(pairs.kept(0))
 
 
+@pytest.mark.parametrize("keys", [1, 2])
+def test_pairs_are_those_that_are_served(keys):
+    model, adapter, mask = tiny_model(), router(), MASK | {"key_topk": keys}
+    found = by_gradient(model, adapter, mask, np.full((3, 3), 2), LEVELS, ids())[PAIRS]
+    for i, level in enumerate(LEVELS[1:], 1):
+        pairs, variant = PairCounter(), make("focus", mask | {"query_topk": level})
+        with torch.no_grad(), retrofit(model, variant, adapter, recorder=pairs):
+            model(ids(), use_cache=False)
+        # The first layer's groups are the same whatever the layers do.
+        assert found[0, :, i].mean() == pytest.approx(pairs.kept(0)[0], abs=1e-9)
+    assert found[:, :, -1] == pytest.approx(1)
+
+
 def changed(model, adapter, table=TABLE, batch=5, ask=lambda: None) -> np.ndarray:
     layers = [
         by_change(model, adapter, MASK, table, LEVELS, ids(), layer, batch=batch, ask=ask)
