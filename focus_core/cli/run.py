@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("files", nargs="+", metavar="FILE", help="experiment files (TOML); see experiments/")
     parser.add_argument("--list", action="store_true", help="show what is done and missing and its cost; run nothing")
     parser.add_argument("--only", nargs="+", default=[], metavar="WORD", help="only tasks whose name holds a word")
-    parser.add_argument("--gpus", default="", metavar="N,N", help="numbers of GPUs (default: as torch finds)")
+    parser.add_argument("--gpus", default="", metavar="N,N", help="numbers of GPUs (default: all of them)")
     parser.add_argument("--workers", type=int, default=1, metavar="N", help="processes a device (default 1)")
     parser.add_argument(
         "--ray",
@@ -69,7 +70,7 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     else:
         from focus_core.experiments.runner import run_plan
 
-        document = run_plan(tasks, work, gpus=args.gpus.split(","), **options)
+        document = run_plan(tasks, work, gpus=args.gpus.split(",") if args.gpus else _all_gpus(), **options)
     if document["failed"]:
         first = next(iter(document["failed"].items()))
         raise FocusError(
@@ -81,6 +82,17 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
         {"name": name} | {key: r[key] for key in (_SHOWN if "ppl" in r else _RECALLED)} for name, r in found if r
     ]
     return document
+
+
+def _all_gpus() -> list[str]:
+    """Numbers of all GPUs that this process may use; '' stands for the one, or the CPU."""
+    import torch
+
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if count < 2:
+        return [""]
+    allowed = [name.strip() for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name.strip()]
+    return allowed[:count] or [str(number) for number in range(count)]
 
 
 def _say(line: str) -> None:
