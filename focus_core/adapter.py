@@ -102,6 +102,12 @@ class Adapter(nn.Module):
             raise InvalidInput(f"{folder} has {CONFIG_FILE} but no {WEIGHTS_FILE}.") from None
         except Exception as error:
             raise InvalidInput(f"{folder} does not hold the tensors its config asks for ({error}).") from None
+        broken = [name for name, held in adapter.state_dict().items() if not torch.isfinite(held).all()]
+        if broken:
+            # What is no number compares as false: all keys would be kept, and a ruined router would pass as dense.
+            raise InvalidInput(
+                f"{folder} holds numbers that are not finite, in {broken[0]} first.", "Train it anew, or name another."
+            )
         adapter.serve, adapter.record = document["serve"], document["record"]
         adapter.requires_grad_(trainable).train(trainable)
         if model is not None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 
 class FocusError(Exception):
     """Base of every error this package raises on purpose.
@@ -38,3 +40,17 @@ class Cancelled(FocusError):
 
     def __init__(self, message: str = "Cancelled.", hint: str = "") -> None:
         super().__init__(message, hint)
+
+
+def out_of_memory(error: BaseException) -> str:
+    """One sentence when an error says that memory ran out, with what was asked for where it says; else empty."""
+    text = str(error)
+    signs = ("out of memory", "DefaultCPUAllocator", "can't allocate memory")
+    if not isinstance(error, MemoryError) and not any(sign in text for sign in signs):
+        return ""
+    asked = re.search(r"tried to allocate ([\d.]+) ?(bytes|[KMG]iB)", text, re.IGNORECASE)
+    if asked is None:
+        return "Memory ran out while this ran."
+    number, unit = asked.groups()
+    size = f"{int(number) / 1e9:,.3g} GB" if unit == "bytes" else f"{number} {unit}"
+    return f"Memory ran out while this ran: {size} more could not be had."

@@ -20,7 +20,7 @@ import traceback
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from focus_core.errors import Cancelled, FocusError
+from focus_core.errors import Cancelled, FocusError, out_of_memory
 from focus_core.jobs.files import write_json
 from focus_core.jobs.memory import release_memory
 from focus_core.jobs.store import default_root
@@ -204,10 +204,8 @@ class Worker:
 def explain(error: BaseException) -> tuple[str, str]:
     """A sentence for people about an error that nobody foresaw, and what would work."""
     text = str(error)
-    if isinstance(error, MemoryError) or any(
-        sign in text for sign in ("out of memory", "DefaultCPUAllocator", "can't allocate memory")
-    ):
-        return "Memory ran out while this ran.", "Take a shorter text, fewer layers or a smaller model."
+    if said := out_of_memory(error):
+        return said, "Take a shorter text, fewer layers or a smaller model."
     full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
     # The writer of safetensors wraps the system's error into one of its own.
     if full or "No space left on device" in text:

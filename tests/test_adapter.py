@@ -213,6 +213,14 @@ def test_weights_that_are_not_the_configs(saved, change):
         load_adapter(saved)
 
 
+@pytest.mark.parametrize("value", [float("nan"), float("-inf")])
+def test_weights_that_are_no_numbers(saved, value):
+    tensors = load_file(saved / WEIGHTS_FILE)
+    save_file({**tensors, "bias": torch.full_like(tensors["bias"], value)}, saved / WEIGHTS_FILE)
+    with pytest.raises(InvalidInput, match="not finite, in bias first"):
+        load_adapter(saved)
+
+
 @dataclass(frozen=True)
 class _Config:
     size: int

@@ -18,7 +18,15 @@ from types import ModuleType
 from typing import NoReturn
 
 from focus_core.cli.output import check_writable, clear_progress, write_json
-from focus_core.errors import Cancelled, FocusError, InvalidInput, NotAvailable, TooLarge, Unsupported
+from focus_core.errors import (
+    Cancelled,
+    FocusError,
+    InvalidInput,
+    NotAvailable,
+    TooLarge,
+    Unsupported,
+    out_of_memory,
+)
 from focus_core.launched import processes
 
 DONE, FAILED, REFUSED, INTERRUPTED = 0, 1, 2, 130
@@ -88,6 +96,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return REFUSED if isinstance(error, (InvalidInput, Unsupported, TooLarge, NotAvailable)) else FAILED
     except BrokenPipeError:
         sys.stderr.close()
+        return FAILED
+    except (MemoryError, RuntimeError) as error:
+        if not (said := out_of_memory(error)):
+            raise
+        clear_progress()
+        print(f"{said} Ask for fewer tokens, a smaller batch or a smaller model.", file=sys.stderr)
         return FAILED
     except OSError as error:
         clear_progress()

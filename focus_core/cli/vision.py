@@ -140,6 +140,15 @@ def _train(args: argparse.Namespace) -> dict[str, Any]:
     return {"out": str(out), **document}
 
 
+def _named(args: argparse.Namespace) -> str:
+    from focus_core.vision.models import vision_models
+
+    if not args.model:
+        names = ", ".join(model.name for model in vision_models())
+        raise InvalidInput(f"{args.action} needs --model.", f"It can be {names}.")
+    return args.model
+
+
 def _eval(args: argparse.Namespace) -> dict[str, Any]:
     import statistics
 
@@ -150,7 +159,7 @@ def _eval(args: argparse.Namespace) -> dict[str, Any]:
     from focus_core.vision.records import maps_record
     from focus_core.vision.training import accuracy
 
-    model = load_vision_model(args.model or "")
+    model = load_vision_model(_named(args))
     info = next(m for m in vision_models() if m.name == args.model)
     if info.data == "digits":
         _, _, images, labels = digits()
@@ -179,7 +188,7 @@ def _look(args: argparse.Namespace) -> dict[str, Any]:
     from focus_core.vision.look import look
     from focus_core.vision.models import load_vision_model, vision_models
 
-    model = load_vision_model(args.model or "")
+    model = load_vision_model(_named(args))
     info = next(m for m in vision_models() if m.name == args.model)
     names = DIGITS if info.data == "digits" else NAMES
     truth = None

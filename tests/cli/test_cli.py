@@ -57,6 +57,37 @@ def test_variants_needs_no_torch_and_lists_every_setting(command):
     assert "window" in done.stdout
 
 
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (
+            RuntimeError("DefaultCPUAllocator: tried to allocate 230399997696 bytes."),
+            "230 GB more could not be had",
+        ),
+        (RuntimeError("CUDA out of memory. Tried to allocate 20.00 GiB."), "20.00 GiB more could not be had"),
+        (MemoryError(), "Memory ran out while this ran. Ask for fewer tokens"),
+    ],
+)
+def test_memory_that_runs_out_is_one_line(monkeypatch, capsys, error, said):
+    def run(args):
+        raise error
+
+    monkeypatch.setattr(commands()["variants"], "run", run)
+    assert main(["variants"]) == 1
+    found = capsys.readouterr().err
+    assert said in found
+    assert found.count("\n") == 1
+
+
+def test_any_other_fault_is_not_taken_for_it(monkeypatch):
+    def run(args):
+        raise RuntimeError("shapes do not fit")
+
+    monkeypatch.setattr(commands()["variants"], "run", run)
+    with pytest.raises(RuntimeError, match="shapes do not fit"):
+        main(["variants"])
+
+
 def test_an_adapter_that_a_variant_can_do_without_is_called_optional(capsys):
     assert main(["variants"]) == 0
     said = {line.split(":")[0]: line for line in capsys.readouterr().out.splitlines() if not line.startswith(" ")}

@@ -41,6 +41,7 @@ def test_the_table_counts_the_published_shapes(capsys):
     ("arguments", "said"),
     [
         (["eval", "--model", "none-such"], "no vision model"),
+        (["look"], "needs --model"),
         (["train"], "--out"),
         (["train", "--size", "vit-base", "--out", "x"], "to be counted"),
         (["train", "--size", "tiny", "--data", "/none", "--out", "x"], "dataset-fashion-mnist"),
