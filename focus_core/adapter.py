@@ -1,6 +1,7 @@
 """What was trained for a model, saved beside a fingerprint of that model.
 
-An adapter is a folder with ``focus_config.json`` and ``focus_adapter.safetensors``. The file names are
+An adapter is a folder with ``focus_config.json`` and ``focus_adapter.safetensors``; one that differs from another by
+its config alone may name that one's folder as ``weights`` instead, where it lies beside it. The file names are
 our own: a folder with PEFT's ``adapter_config.json`` would be loaded as PEFT by transformers.
 """
 
@@ -96,10 +97,11 @@ class Adapter(nn.Module):
             adapter = cls(cls.config_class(**document["config"]))
         except TypeError as error:
             raise InvalidInput(f"{folder} does not describe an adapter of kind {cls.kind!r} ({error}).") from None
+        place = _weights_folder(Path(folder), document)
         try:
-            adapter.load_state_dict(load_file(Path(folder) / WEIGHTS_FILE), strict=True)
+            adapter.load_state_dict(load_file(place / WEIGHTS_FILE), strict=True)
         except FileNotFoundError:
-            raise InvalidInput(f"{folder} has {CONFIG_FILE} but no {WEIGHTS_FILE}.") from None
+            raise InvalidInput(f"{folder} has {CONFIG_FILE} but there is no {WEIGHTS_FILE} in {place}.") from None
         except Exception as error:
             raise InvalidInput(f"{folder} does not hold the tensors its config asks for ({error}).") from None
         broken = [name for name, held in adapter.state_dict().items() if not torch.isfinite(held).all()]
@@ -113,6 +115,16 @@ class Adapter(nn.Module):
         if model is not None:
             adapter.to(next(model.parameters()).device)
         return adapter
+
+
+def _weights_folder(folder: Path, document: dict[str, Any]) -> Path:
+    """Where an adapter's weights lie: its own folder, or the one beside it that ``weights`` names."""
+    beside = document.get("weights")
+    if beside is None:
+        return folder
+    if not isinstance(beside, str) or not beside or Path(beside).name != beside or beside == "..":
+        raise InvalidInput(f"{folder} says that its weights are in {beside!r}.", "Name a folder beside it.")
+    return folder.absolute().parent / beside
 
 
 def own_parameters(adapter: nn.Module) -> int:

@@ -165,7 +165,7 @@ def test_another_format(saved):
 
 def test_an_unknown_kind(saved):
     edit(saved, kind="wishful")
-    with pytest.raises(InvalidInput, match=r"'wishful'.*Known kinds: kmeans, .*router, .*temperature"):
+    with pytest.raises(InvalidInput, match=r"'wishful'.*Known kinds: .*kmeans, .*router, .*temperature"):
         load_adapter(saved)
 
 
@@ -245,3 +245,18 @@ def test_a_failed_save_leaves_the_old_adapter(saved, model, monkeypatch):
     with pytest.raises(OSError, match="disk full"):
         _Breaking(_Config(2)).save_pretrained(saved, model)
     assert {p.name: p.read_bytes() for p in saved.iterdir()} == before
+
+
+def test_weights_may_lie_in_the_folder_beside_it(saved, model):
+    other = saved.parent / "other"
+    other.mkdir()
+    (other / CONFIG_FILE).write_text((saved / CONFIG_FILE).read_text("utf-8"), "utf-8")
+    with pytest.raises(InvalidInput, match="there is no focus_adapter"):
+        load_adapter(other)
+    edit(other, weights="adapter")
+    found, wanted = load_adapter(other, model).state_dict(), load_adapter(saved, model).state_dict()
+    assert all(torch.equal(found[name], tensor) for name, tensor in wanted.items())
+    for wrong in ("../adapter", "/etc", "..", "", 3):
+        edit(other, weights=wrong)
+        with pytest.raises(InvalidInput, match="Name a folder beside it"):
+            load_adapter(other)
