@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from focus_core.cli import main
 from focus_core.errors import InvalidInput
 from focus_core.evaluation.noise import WAYS, Dropping, noise
 from focus_core.kernels.focus import focus_attention
@@ -84,3 +85,9 @@ def test_the_whole_measurement_on_a_small_model():
     assert VARIANTS["focus"] is Focus
     with pytest.raises(InvalidInput, match="far"):
         noise(base, adapter, given, "some", context=4)
+
+
+@pytest.mark.parametrize(("option", "value"), [("--context", "0"), ("--context", "1"), ("--windows", "-1")])
+def test_numbers_that_cannot_be_are_refused_before_a_model_is_loaded(option, value, capsys):
+    assert main(["noise", "--adapter", "smollm2-directed-k16", option, value]) == 2
+    assert f"{option} is {value}." in capsys.readouterr().err

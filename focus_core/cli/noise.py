@@ -7,6 +7,7 @@ from typing import Any
 
 from focus_core.cli.options import add_model, choose_variant, load, load_adapter_of
 from focus_core.cli.output import bar, rows
+from focus_core.errors import InvalidInput
 
 SUMMARY = "drop as many far pairs as Focus does, by Focus, at random or by attention mass: perplexity and entropy"
 
@@ -29,6 +30,10 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     from focus_core.evaluation.environment import environment
     from focus_core.evaluation.noise import noise
 
+    for name, least in (("context", 2), ("windows", 1)):
+        value = getattr(args, name)
+        if value is not None and value < least:
+            raise InvalidInput(f"--{name} is {value}.", f"It can be {least} or more.")
     args.variant = "focus"
     variant, folder = choose_variant(args)
     text = load_text(args.text)

@@ -70,7 +70,7 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     else:
         from focus_core.experiments.runner import run_plan
 
-        document = run_plan(tasks, work, gpus=args.gpus.split(",") if args.gpus else _all_gpus(), **options)
+        document = run_plan(tasks, work, gpus=_named_gpus(args.gpus) if args.gpus else _all_gpus(), **options)
     if document["failed"]:
         first = next(iter(document["failed"].items()))
         raise FocusError(
@@ -93,6 +93,22 @@ def _all_gpus() -> list[str]:
         return [""]
     allowed = [name.strip() for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name.strip()]
     return allowed[:count] or [str(number) for number in range(count)]
+
+
+def _named_gpus(given: str) -> list[str]:
+    """Those that ``--gpus`` names; a name that torch does not know would leave a task on the CPU without a word."""
+    import torch
+
+    names = [name.strip() for name in given.split(",")]
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    known = {str(number) for number in range(count)}
+    known |= {name.strip() for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if count and name.strip()}
+    if unknown := [name for name in names if name not in known]:
+        raise InvalidInput(
+            f"--gpus names {unknown[0][:40] or 'nothing'}, and this machine has {count} CUDA devices.",
+            f"It can be {', '.join(sorted(known))}." if known else "Leave it out, and tasks run on the CPU.",
+        )
+    return names
 
 
 def _say(line: str) -> None:
