@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import re
 
 
@@ -54,3 +55,10 @@ def out_of_memory(error: BaseException) -> str:
     number, unit = asked.groups()
     size = f"{int(number) / 1e9:,.3g} GB" if unit == "bytes" else f"{number} {unit}"
     return f"Memory ran out while this ran: {size} more could not be had."
+
+
+def disk_full(error: BaseException) -> str:
+    """One sentence when an error says that the disk is full; else empty."""
+    full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
+    # The writer of safetensors wraps the system's error into one of its own.
+    return "The disk is full." if full or "No space left on device" in str(error) else ""

@@ -20,7 +20,7 @@ import traceback
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from focus_core.errors import Cancelled, FocusError, out_of_memory
+from focus_core.errors import Cancelled, FocusError, disk_full, out_of_memory
 from focus_core.jobs.files import write_json
 from focus_core.jobs.memory import release_memory
 from focus_core.jobs.store import default_root
@@ -206,10 +206,8 @@ def explain(error: BaseException) -> tuple[str, str]:
     text = str(error)
     if said := out_of_memory(error):
         return said, "Take a shorter text, fewer layers or a smaller model."
-    full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
-    # The writer of safetensors wraps the system's error into one of its own.
-    if full or "No space left on device" in text:
-        return "The disk is full.", "Free disk space, or set FOCUS_LAB_CACHE to a folder with room; then run it again."
+    if said := disk_full(error):
+        return said, "Free disk space, or set FOCUS_LAB_CACHE to a folder with room; then run it again."
     if (isinstance(error, OSError) and error.errno == errno.EROFS) or "Read-only file system" in text:
         return "The cache folder cannot be written to.", "Set FOCUS_LAB_CACHE to a folder that can; then run it again."
     first = next((line.strip() for line in text.splitlines() if line.strip()), "")

@@ -25,6 +25,7 @@ from focus_core.errors import (
     NotAvailable,
     TooLarge,
     Unsupported,
+    disk_full,
     out_of_memory,
 )
 from focus_core.launched import processes
@@ -97,15 +98,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         sys.stderr.close()
         return FAILED
-    except (MemoryError, RuntimeError) as error:
-        if not (said := out_of_memory(error)):
-            raise
-        clear_progress()
-        print(f"{said} Ask for fewer tokens, a smaller batch or a smaller model.", file=sys.stderr)
-        return FAILED
     except OSError as error:
         clear_progress()
         where = f" {error.filename}" if error.filename else ""
         print(f"A file could not be read or written: {error.strerror or error}{where}.", file=sys.stderr)
+        return FAILED
+    except Exception as error:
+        hint = "Ask for fewer tokens, a smaller batch or a smaller model."
+        if not (said := out_of_memory(error)):
+            said, hint = disk_full(error), "Free some space, or write to another disk."
+        if not said:
+            raise
+        clear_progress()
+        print(said, hint, file=sys.stderr)
         return FAILED
     return DONE

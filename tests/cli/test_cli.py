@@ -66,9 +66,10 @@ def test_variants_needs_no_torch_and_lists_every_setting(command):
         ),
         (RuntimeError("CUDA out of memory. Tried to allocate 20.00 GiB."), "20.00 GiB more could not be had"),
         (MemoryError(), "Memory ran out while this ran. Ask for fewer tokens"),
+        (ValueError("I/O error: No space left on device (os error 28)"), "The disk is full. Free some space"),
     ],
 )
-def test_memory_that_runs_out_is_one_line(monkeypatch, capsys, error, said):
+def test_memory_and_disks_that_run_out_are_one_line(monkeypatch, capsys, error, said):
     def run(args):
         raise error
 
