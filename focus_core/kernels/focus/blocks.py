@@ -45,6 +45,8 @@ def block_attention(q, k, v, mask, *, scale: float, softcap: float | None = None
 
 
 def _fused(q, k, v, mask, scale):
+    # Unlike torch's public function, this one takes the numbers of a row to lie side by side without looking.
+    q, k, v = (x if x.stride(3) == 1 else x.contiguous() for x in (q, k, v))
     return torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(q, k, v, 0.0, False, attn_mask=mask, scale=scale)
 
 

@@ -163,5 +163,6 @@ def unpack(packed: torch.Tensor, dim: int, features: int, dtype: torch.dtype, se
         )
     values = packed[..., :split]
     if any(step % dtype.itemsize for step in (*values.stride()[:-1], values.storage_offset())):
-        values = values.contiguous()
+        # Of one token and head it counts as contiguous whatever its strides, and would stay as it is.
+        values = values.clone(memory_format=torch.contiguous_format)
     return Codes(values.view(dtype), packed[..., split:], dim, select)
