@@ -44,6 +44,12 @@ class Looks:
         """The largest of them, at least 1."""
         return max(1, *self.each)
 
+    @property
+    def runs(self) -> list[tuple[int, int, int]]:
+        """First router, end and number of the neighbours with one number: a launch serves one number."""
+        starts = [i for i, n in enumerate(self.each) if i == 0 or n != self.each[i - 1]]
+        return [(a, b, self.each[a]) for a, b in zip(starts, [*starts[1:], len(self.each)], strict=True)]
+
 
 @dataclass(frozen=True)
 class RouterConfig:
@@ -197,9 +203,14 @@ class Router(Adapter):
 
             query = None if self.query_projection is None else self.query_projection[layer]
             weights = self.key_projection[layer], query, self.centroids[layer], self.bias[layer]
-            if isinstance(query_topk, Looks):
-                return few_sets(hidden, *weights, key_topk, query_topk.most, query_topk.numbers)
-            return few_sets(hidden, *weights, key_topk, query_topk)
+            if isinstance(query_topk, int):
+                return few_sets(hidden, *weights, key_topk, query_topk)
+            parts = [
+                few_sets(hidden, *(None if w is None else w[first:end] for w in weights), key_topk, number)
+                for first, end, number in query_topk.runs
+            ]
+            keys, queries = (torch.cat(part, 1) if len(part) > 1 else part[0] for part in zip(*parts, strict=True))
+            return keys, queries
         key_logits, query_logits = self.logits(layer, hidden)
         if isinstance(query_topk, Looks):
             queries = top_groups_each(query_logits, query_topk.numbers, query_topk.most)

@@ -15,9 +15,9 @@ from focus_core.kernels.focus.triton.launch import ready
 @ready
 @triton.jit
 def _sets(
-    HIDDEN, KEY_WEIGHT, QUERY_WEIGHT, CENTROIDS, BIAS, LOOKS, KEYS, QUERIES, hb, hn, tokens, routers, width,
+    HIDDEN, KEY_WEIGHT, QUERY_WEIGHT, CENTROIDS, BIAS, KEYS, QUERIES, hb, hn, tokens, routers, width,
     DIM: tl.constexpr, DP: tl.constexpr, GROUPS: tl.constexpr, GP: tl.constexpr,
-    KEY_TOPK: tl.constexpr, QUERY_TOPK: tl.constexpr, EACH: tl.constexpr, BLOCK: tl.constexpr,
+    KEY_TOPK: tl.constexpr, QUERY_TOPK: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     row, r, side = tl.program_id(0).to(tl.int64), tl.program_id(1), tl.program_id(2)
     b, n = row // tokens, row % tokens
@@ -45,9 +45,6 @@ def _sets(
     keys = tl.full([], 0, tl.int64)
     queries = tl.full([], 0, tl.int64)
     one = tl.full([], 1, tl.int64)
-    looked = tl.full([], QUERY_TOPK, tl.int32)
-    if EACH:
-        looked = tl.load(LOOKS + r)
     for k in tl.static_range(max(KEY_TOPK, QUERY_TOPK)):
         best = tl.max(logit, 0)
         # No logit equals one that is no number.
@@ -56,7 +53,7 @@ def _sets(
         if k < KEY_TOPK:
             keys |= one << group.to(tl.int64)
         if k < QUERY_TOPK:
-            queries |= (one << group.to(tl.int64)) * (k < looked).to(tl.int64)
+            queries |= one << group.to(tl.int64)
     to = (b * routers + r) * tokens + n
     if side == 0:
         tl.store(KEYS + to, keys)
@@ -74,7 +71,6 @@ def few_sets(
     bias: torch.Tensor,
     key_topk: int,
     query_topk: int,
-    looks: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Sets of the keys and of the queries, (B, R, N) int64 each, as ``Router.logits`` and ``top_groups`` give them.
 
@@ -86,7 +82,6 @@ def few_sets(
         bias: (R, K).
         key_topk: groups of a key; of equal logits the lowest groups count.
         query_topk: groups of a query.
-        looks: (R,) int32 groups of a query by router, none above ``query_topk``; None where all have that many.
     """
     batch, tokens, width = hidden.shape
     routers, groups, dim = centroids.shape
@@ -95,11 +90,10 @@ def few_sets(
     queries = torch.empty_like(keys)
     padded = max(2, triton.next_power_of_2(dim))
     _sets[(batch * tokens, routers, 1 if query_weight is None else 2)](
-        hidden, key_weight, key_weight if query_weight is None else query_weight, centroids, bias,
-        bias if looks is None else looks, keys, queries,
+        hidden, key_weight, key_weight if query_weight is None else query_weight, centroids, bias, keys, queries,
         *hidden.stride()[:2], tokens, routers, width,
         DIM=dim, DP=padded, GROUPS=groups, GP=max(2, triton.next_power_of_2(groups)),
-        KEY_TOPK=min(key_topk, groups), QUERY_TOPK=min(query_topk, groups), EACH=looks is not None,
+        KEY_TOPK=min(key_topk, groups), QUERY_TOPK=min(query_topk, groups),
         BLOCK=max(32, min(triton.next_power_of_2(width), 1 << 14 >> (padded.bit_length() - 1))), num_warps=8,
     )  # fmt: skip
     return keys, queries

@@ -135,10 +135,10 @@ ROUTERS = {
     "shared, odd sizes": {"form": "shared", "groups": 5, "dim": 6, "hidden_size": 70, "looks": (2, 1)},
     "sixty-four groups, all of them": {"groups": 64, "dim": 4, "looks": (3, 64)},
     "a number of looks a router": {
-        "routers": 3,
+        "routers": 4,
         "groups": 5,
         "dim": 6,
-        "table": ((1, 1, 1), (0, 5, 2)),
+        "table": ((1, 1, 1, 1), (0, 5, 5, 2)),
         "looks": (2, 3),
     },
     "one group": {"groups": 1, "dim": 1, "looks": (1, 1), "dtype": torch.float16},
