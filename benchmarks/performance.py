@@ -183,10 +183,29 @@ def _models(rows: list[Row], runs: Runs) -> list[str]:
         "by events around it in the same runs, routing included; of a graph, what leaving attention out saves. Kernel "
         "ratios are not serving ratios: both stand here. Of decoding, every run is several tokens.\n"
     )
+    said += _untried(rows, found)
     left = sorted(
         {f"- {row['model']}, {row['line']}: {row['left_out']}" for row in rows if row["left_out"] is not None}
     )
     return ["## Whole models\n", said, _table(head, lines), *(["\n".join(left) + "\n"] if left else [])]
+
+
+def _untried(rows: list[Row], models: list[Row]) -> str:
+    """That cuDNN is missing among the dense kernels of whole models' decoding, and how much faster it decodes alone."""
+    tried = {str(row["kernel"]) for row in models if row["phase"] == "decode as a graph" and row["kernel"]}
+    alone = [row for row in rows if row.method == "focus" and row["phase"] == "decode" and row.has(batch=1)]
+    saved = [
+        1 - cudnn / other
+        for row in alone
+        if (cudnn := row.median("cudnn_graph_ms")) and (other := row.median("fa2_graph_ms"))
+    ]
+    if not saved or any("cuDNN" in name for name in tried):
+        return ""
+    return (
+        f"\ncuDNN, whose decoding alone takes up to {percent(max(saved))} less time than FlashAttention-2's (table "
+        "above, batch 1, as graphs), is not among the dense kernels of whole models' decoding: dense may be faster "
+        "there than it stands here.\n"
+    )
 
 
 def _training(rows: list[Row], runs: Runs) -> list[str]:
