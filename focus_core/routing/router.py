@@ -205,10 +205,12 @@ class Router(Adapter):
             weights = self.key_projection[layer], query, self.centroids[layer], self.bias[layer]
             if isinstance(query_topk, int):
                 return few_sets(hidden, *weights, key_topk, query_topk)
-            parts = [
-                few_sets(hidden, *(None if w is None else w[first:end] for w in weights), key_topk, number)
-                for first, end, number in query_topk.runs
-            ]
+            key, query, centroids, bias = weights
+            parts = []
+            for first, end, number in query_topk.runs:
+                some = slice(first, end)
+                part = None if query is None else query[some]
+                parts.append(few_sets(hidden, key[some], part, centroids[some], bias[some], key_topk, number))
             keys, queries = (torch.cat(part, 1) if len(part) > 1 else part[0] for part in zip(*parts, strict=True))
             return keys, queries
         key_logits, query_logits = self.logits(layer, hidden)
