@@ -156,7 +156,7 @@ def link_of(engine: Any, request: dict[str, Any], source: Source | None) -> str:
     """The id that a link needs to open what is shown again: of the run, or of one that has not ended; else empty."""
     if source is not None and source.current:
         return source.run or ""
-    job_id = asked(request) if request["text"] else None
+    job_id = asked(request)
     job = engine.get(job_id) if job_id else None
     return getattr(job, "key", "") if job is not None and not job.finished else ""
 
