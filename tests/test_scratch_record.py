@@ -2,6 +2,9 @@
 
 import json
 from pathlib import Path
+from statistics import fmean, variance
+
+import pytest
 
 from data.build import scratch
 from focus_core.assets import DATA
@@ -119,3 +122,71 @@ def test_the_page_tells_the_record():
     assert RECORD.exists() == (scratch.BEGIN in page)
     if RECORD.exists():
         assert scratch.section(json.loads(Path(RECORD).read_text("utf-8"))) in page
+
+
+@pytest.fixture(scope="module")
+def recorded():
+    """The record, and the page and README.md with all white space alike."""
+    pages = [(ROOT / name).read_text("utf-8") for name in (scratch.PAGE, "README.md")]
+    return json.loads(RECORD.read_text("utf-8")), *(" ".join(page.split()) for page in pages)
+
+
+def seeds(record, line, text, label="served"):
+    """A line's perplexities on a text, seed by seed; no text: on the validation slice."""
+    runs = [run for run in record["runs"] if run["line"] == line]
+    if text is None:
+        return [run["training"]["log"][-1]["served_ppl"] for run in runs]
+    return [one["ppl"] for run in runs for one in run["measured"] if (one["text"], one["set"]) == (text, label)]
+
+
+def apart(record, line, other, text):
+    """How far a line is below another, and two standard errors of that."""
+    pair = [seeds(record, name, text) for name in (other, line)]
+    error = 2 * sum(variance(values) / len(values) for values in pair) ** 0.5
+    return fmean(pair[0]) - fmean(pair[1]), error, fmean(pair[0])
+
+
+def test_what_is_said_of_random_groups_follows_from_the_record(recorded):
+    record, page, readme = recorded
+    texts = ("persuasion", "brown fiction", None)
+    found = [apart(record, "random-k16", "focus-k16", text) for text in texts]
+    told = "by {} on *Persuasion*, {} on Brown's fiction and {} on the validation slice"
+    assert told.format(*(f"{gap:.1f} ± {error:.1f}" for gap, error, _ in found)) in page
+    for text in texts:
+        learned, drawn = seeds(record, "focus-k16", text), seeds(record, "random-k16", text)
+        assert (len(learned), len(drawn)) == (3, 3)
+        assert max(drawn) < min(learned)
+    shares = [100 * gap / of for gap, _, of in found]
+    assert f"{min(shares):.0f} to {max(shares):.0f} %. They" in page
+    dense = [apart(record, "random-k16", "dense", text) for text in texts]
+    shown = [f"{100 * gap / of:.1f} ± {100 * error / of:.1f} %" for gap, error, of in dense]
+    assert "ahead of dense by {}, {} and {}.".format(*shown) in page
+    gap, error, of = apart(record, "focus-k16", "dense", "persuasion")
+    learned = f"{100 * gap / of:.1f} ± {100 * error / of:.1f} %"
+    assert f"learned groups lower the perplexity of *Persuasion* by {learned}, random groups" in readme
+    assert f"random groups of as many pairs by {shown[0]}." in readme
+
+
+def test_what_is_said_of_the_soft_half_follows_from_the_record(recorded):
+    record, page, _ = recorded
+
+    def halfway(line):
+        losses = [run["training"]["losses"] for run in record["runs"] if run["line"] == line]
+        means = [fmean(loss for step, loss in one if 240 < step <= 300) for one in losses]
+        return f"{min(means):.2f} to {max(means):.2f}"
+
+    told = f"{halfway('focus-k16')} and {halfway('random-k16')}, dense {halfway('dense')}"
+    assert told in page
+    (hard,) = (run["training"] for run in record["runs"] if run["line"] == "hard-k16")
+    losses = dict(map(tuple, hard["losses"]))
+    assert f"from {losses[120]:.2f} to {losses[165]:.2f} by step 165" in page
+    assert max(losses[step] for step in losses if step > 120) == losses[165]
+    assert f"{max(one['largest_group'] for one in hard['log']):.1f} times an even share" in page
+    texts = ("persuasion", "brown fiction")
+    (novel,), (fiction,) = (seeds(record, "hard-k16", text) for text in texts)
+    assert f"({novel:.2f} and {fiction:.2f})" in page
+    lost = [
+        100 * (seeds(record, "soft-k16", text)[0] / seeds(record, "soft-k16", text, "soft")[0] - 1) for text in texts
+    ]
+    assert "loses {:.1f} % on *Persuasion* and {:.1f} % on Brown's fiction when served".format(*lost) in page
+    assert seeds(record, "soft-k16", "persuasion")[0] > fmean(seeds(record, "dense", "persuasion"))
