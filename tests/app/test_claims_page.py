@@ -1,6 +1,7 @@
 """The page Claims with the fake engine."""
 
-from focus_core.claims import OPEN, claims
+from analysis.claims import figure_of
+from focus_core.claims import OPEN, claim, claims
 from tests.app.opening import engine, said
 
 VIEW = "claims"
@@ -23,6 +24,18 @@ def test_the_ledger_is_counted_filtered_and_opened(start):
     at.selectbox(key="claims_method").set_value("all").run()
     at.selectbox(key="claims_verdict").set_value("all").run()
     assert f"Of {len(claims())} claims: " in said(at)
+
+
+def test_a_claim_on_learned_groups_shows_random_ones_beside_them(start):
+    told = said(start(claims_one="focus-less-is-more"))
+    assert "more with random groups than with learned ones" in told
+    for line, what in (
+        ("focus-k16&set=served", "with learned groups, over dense"),
+        ("random-k16", "the same with random"),
+    ):
+        (row,) = (m for m in claim("focus-less-is-more")["measured"] if line in str(m.get("keys")))
+        assert what in row["what"]
+        assert f"{figure_of(row)}** · {row['what']}" in told
 
 
 def test_a_link_to_what_is_no_claim_is_said(start):
