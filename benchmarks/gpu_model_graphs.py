@@ -1,15 +1,16 @@
 """Decoding of whole models with one CUDA graph a token, dense and Focus alike, for ``benchmarks.gpu_models``.
 
 The cache of the eager run goes on in a cache with room. Dense attention is run by every kernel that reads how many
-tokens there are on the device, and by FlashAttention-2 over one fixed length, which no generation could use twice: the
-strongest of them is the baseline. What attention takes is the difference to the same graph without any attention.
+tokens there are on the device, and by FlashAttention-2 and cuDNN over one fixed length, which no generation could use
+twice: the strongest of them is the baseline. What attention takes is the difference to the same graph without any
+attention.
 """
 
 from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -74,16 +75,24 @@ def _fa2(call: Any) -> Any:
     return out[0][None].transpose(1, 2)
 
 
-def _fixed(call: Any) -> Any:
-    """FlashAttention-2 over as many keys as there are at capture: right for that one step."""
-    stop = call.steps.count + 1
-    with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
-        return F.scaled_dot_product_attention(
-            call.query, call.key[:, :, :stop], call.value[:, :, :stop], scale=call.scale, enable_gqa=True
-        )
+def _fixed(backend: SDPBackend) -> Callable[[Any], Any]:
+    """One of torch's kernels over as many keys as there are at capture: right for that one step."""
+
+    def run(call: Any) -> Any:
+        stop = call.steps.count + 1
+        with sdpa_kernel(backend):
+            return F.scaled_dot_product_attention(
+                call.query, call.key[:, :, :stop], call.value[:, :, :stop], scale=call.scale, enable_gqa=True
+            )
+
+    return run
 
 
-STEPS = {"FlashAttention-2, length read on the device": _fa2, "FlashAttention-2, one fixed length": _fixed}
+STEPS = {
+    "FlashAttention-2, length read on the device": _fa2,
+    "FlashAttention-2, one fixed length": _fixed(SDPBackend.FLASH_ATTENTION),
+    "cuDNN, one fixed length": _fixed(SDPBackend.CUDNN_ATTENTION),
+}
 DENSE = (OWN, *STEPS)
 
 

@@ -33,7 +33,7 @@ from focus_core.benchmark.prefill import rotated, spread
 from focus_core.errors import FocusError
 from focus_core.evaluation.sources import ROOT
 
-REPEATS = {32768: 3, 131072: 2}
+REPEATS = 5
 STEPS = 8
 """Tokens that are decoded after each prefill."""
 WARM_LAYERS = 1
@@ -165,8 +165,8 @@ def main() -> None:
     parser.add_argument("--json", type=Path, required=True)
     parser.add_argument("--models", default="smollm2,llama")
     parser.add_argument("--model", default="smollm2", help="where SmolLM2 is, as load_model takes it")
-    parser.add_argument("--lengths", default=",".join(map(str, REPEATS)))
-    parser.add_argument("--repeats", type=int, help="of each length; by default fewer of the longer one")
+    parser.add_argument("--lengths", default="32768,131072")
+    parser.add_argument("--repeats", type=int, default=REPEATS, help="of each length")
     parser.add_argument("--steps", type=int, default=STEPS, help="tokens that are decoded after each prefill")
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--layers", type=int, help="layers of the random model, where not all are wanted")
@@ -206,7 +206,7 @@ def main() -> None:
         tell("checked")
         for tokens in lengths:
             first, rows = len(record.found["rows"]), []
-            for rows in measure(runner, tokens, chosen.repeats or REPEATS.get(tokens, 3), BEGUN + chosen.seconds):
+            for rows in measure(runner, tokens, chosen.repeats, BEGUN + chosen.seconds):
                 record.replace(first, *rows)
             for row in rows:
                 say({field: row[field] for field in row if field in SHOWN})
