@@ -9,7 +9,9 @@ import numpy as np
 
 from analysis.numbers import percent, sig3, spread
 from focus_core import assets
+from focus_core.errors import FocusError
 from focus_core.trace import Trace
+from focus_core.variants import make
 
 MIN_JUDGED = 200
 """Scored tokens under which a perplexity change says nothing."""
@@ -160,3 +162,13 @@ def most_hurt(trace: Trace, count: int = 6) -> list[tuple[int, float]]:
     change = trace.arrays["dense_nll"].astype(np.float64) - trace.arrays["nll"]
     worst = np.argsort(change, kind="stable")[:count]
     return [(int(t) + 1, float(change[t])) for t in worst if change[t] < 0]
+
+
+def dense_within(trace: Trace) -> int:
+    """Tokens of the longest text that a Trace's attention serves as dense by definition; 0 for none, and for dense."""
+    p = trace.provenance
+    try:
+        variant = make(p["variant"], p.get("config"))
+    except FocusError:
+        return 0
+    return 0 if p["variant"] == "dense" else variant.dense_within

@@ -13,6 +13,7 @@ from analysis.distance import figure as distance_figure
 from analysis.distance import sentence as distance_sentence
 from analysis.distance import table as distance_table
 from analysis.numbers import percent, sig3
+from analysis.overview import dense_within
 from app.ui import links, runs, settings, texts
 from app.ui.badges import badge
 from app.ui.export import document, saveable
@@ -229,11 +230,10 @@ def _notices(page: Page, trace: Trace) -> None:
     p = trace.provenance
     if page.source and not page.source.current:
         runs.show_not_run(page)
-    reach = int(p["window"]) + int(p.get("sinks") or 0)
     if p["variant"] == "dense":
         st.info("Dense attention drops nothing: choose another attention to see a mask.", icon=":material/grid_on:")
         st.button("Take Focus", key="masks_focus", on_click=runs.use_variant, args=(settings.DEFAULT,))
-    elif len(trace) <= reach:
+    elif len(trace) <= (reach := dense_within(trace)):
         st.info(
             f"This text has {len(trace):,} tokens, no more than the window and first tokens together ({reach:,}): "
             "every token sees all before it, so this is dense attention by definition.",

@@ -99,8 +99,7 @@ def _notices(page: Page, trace: Trace) -> None:
         left, right = st.columns([4, 1], vertical_alignment="center")
         left.warning(f"{sentence} Try a shipped passage, or another model.", icon=":material/translate:")
         right.button("Take a passage", key="partial_text", on_click=runs.use_text, args=(texts.names()[0],))
-    reach = trace.provenance["window"] + (trace.provenance.get("sinks") or 0)
-    if len(trace) <= reach and trace.provenance["variant"] != "dense":
+    if len(trace) <= (reach := words.dense_within(trace)):
         _too_short(page, trace, reach)
     if len(trace) > MAX_SHOWN:
         st.caption(f"The strip shows the first {MAX_SHOWN:,} of {len(trace):,} tokens; the figures count all.")

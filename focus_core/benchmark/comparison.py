@@ -191,7 +191,6 @@ class _Run:
         nll = np.stack(parts).astype(np.float64)
         if not np.isfinite(nll).all():
             raise Unsupported(f"The model gave values that are not finite in {self.about['dtype']}.", "Use float32.")
-        reach = getattr(entry.variant, "window", 0) + getattr(entry.variant, "sinks", 0)
         row |= {
             "windows": len(parts),
             "scored": nll.size,
@@ -201,7 +200,7 @@ class _Run:
             "kept_by_layer": watch.by_layer(),
             "backend": " + ".join(sorted(watch.backends)),
             "masked_dense": entry.variant.name != BASELINE and bool(watch.backends & MASKED),
-            "dense_by_definition": entry.variant.name != BASELINE and length <= reach,
+            "dense_by_definition": entry.variant.name != BASELINE and length <= entry.variant.dense_within,
             **paired_change(nll, nll if dense_nll is None else dense_nll),
             **self._counts(entry, length),
         }

@@ -91,7 +91,7 @@ def evaluate(
         done += _measure(loaded.model, variant, adapter, torch.from_numpy(ids), cancel)
         if partial is not None:
             partial({"format": FORMAT, "key": key, "per_window": done})
-    local = getattr(variant, "window", 0) + getattr(variant, "sinks", 0)
+    local = variant.dense_within
     by_definition = variant.name != "dense" and length <= local
     if by_definition:
         notes.append(

@@ -84,7 +84,7 @@ def run(request: dict[str, Any], context: Any) -> dict[str, Any]:
     rows = []
     for number, entry in enumerate(entries):
         variant, adapter, name = requests.build_variant({**request, **entry}, loaded.model)
-        local = getattr(variant, "window", 0) + getattr(variant, "sinks", 0)
+        local = variant.dense_within
         row: dict[str, Any] = {
             "key": json.dumps([entry["variant"], entry.get("config") or {}, name]),
             "label": entry.get("label") or entry["variant"],

@@ -221,6 +221,11 @@ class Variant:
         """Whether ``attend`` decodes with ``AttentionCall.steps``: a CUDA graph can then hold the step."""
         return False
 
+    @property
+    def dense_within(self) -> int:
+        """Tokens of the longest text that it serves as dense attention does by definition: its window and sinks."""
+        return getattr(self, "window", 0) + getattr(self, "sinks", 0)
+
     def attached(self, model: nn.Module) -> AbstractContextManager[None]:
         """What a retrofit holds open while this variant is in use: nothing, unless the model's own modules change."""
         return nullcontext()

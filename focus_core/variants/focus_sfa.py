@@ -23,6 +23,11 @@ class FocusSfa(FeatureCodes, Focus):
     summary: ClassVar[str] = "Focus's window, sinks and groups, with SFA's codes for queries and keys."
     knobs: ClassVar[tuple[Knob, ...]] = Focus.knobs + FeatureCodes.knobs
 
+    @property
+    def dense_within(self) -> int:
+        """See Variant.dense_within: near pairs are scored by codes too."""
+        return 0
+
     def attend(self, call: AttentionCall) -> torch.Tensor:
         """See Variant.attend."""
         import torch

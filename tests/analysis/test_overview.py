@@ -1,4 +1,5 @@
 import dataclasses
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -86,3 +87,20 @@ def test_what_cannot_be_hurt_is_the_part_that_sees_all():
 
 def test_a_nat_is_said_as_a_factor():
     assert words.nats_help(-3.1).endswith("3.10 nats are 22.2 times.")
+
+
+@pytest.mark.parametrize(
+    ("variant", "config", "reach"),
+    [
+        ("dense", {}, 0),
+        ("window", {"window": 8, "sinks": 2}, 10),
+        ("focus", {"window": 8, "sinks": 2}, 10),
+        ("performer", {}, 0),
+        ("sfa", {}, 0),
+        ("focus_sfa", {"window": 8, "sinks": 2}, 0),
+        ("window", {"gone": 1}, 0),
+    ],
+)
+def test_only_a_mask_is_dense_by_definition_not_what_changes_every_pair(variant, config, reach):
+    trace = SimpleNamespace(provenance={"variant": variant, "config": config, "window": 99, "sinks": 0})
+    assert words.dense_within(trace) == reach

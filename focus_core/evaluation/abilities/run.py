@@ -155,7 +155,7 @@ def check(loaded: Any, variant: Any, tasks: Sequence[str], sizes: Sizes) -> None
 
 def rows_of(todo: Sequence[Unit], done: dict[str, Any], variant: Any) -> list[dict[str, Any]]:
     """One row a part, and for pairs and needles one of all parts that were asked in the same place."""
-    local = getattr(variant, "window", 0) + getattr(variant, "sinks", 0)
+    local = variant.dense_within
     rows: list[dict[str, Any]] = []
     together: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for unit in todo:
