@@ -113,9 +113,10 @@ def test_a_router_gives_every_token_its_sets(name):
     hidden = torch.randn(2, 20, 576, generator=torch.Generator().manual_seed(0))
     for layer in (0, 29):
         prepared = variant.prepare(hidden, layer, torch.arange(20).expand(2, -1), adapter, None)
-        for sets, k in ((prepared.cached, variant.key_topk), (prepared.fresh, variant.query_topk)):
+        looks = document["config"].get("looks") or [[variant.query_topk] * document["config"]["routers"]] * 30
+        for sets, each in ((prepared.cached, [variant.key_topk] * len(looks[layer])), (prepared.fresh, looks[layer])):
             assert sets.shape == (2, document["config"]["routers"], 20)
-            assert members(sets, variant.groups).sum(-1).eq(k).all()
+            assert members(sets, variant.groups).sum(-1).eq(torch.tensor(each)[:, None]).all()
             assert sets.lt(1 << variant.groups).all()
 
 
