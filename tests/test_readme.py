@@ -309,6 +309,16 @@ def test_images():
     )
 
 
+@pytest.mark.parametrize(
+    "start, signs", [("Focus K=16 q4k1 (", "+ - "), ("Focus K=8 q1k1 (", "+ - "), ("LoRA (smollm2-lora-r8)", "-+  ")]
+)
+def test_what_is_said_of_adapting_is_what_the_intervals_say(start, signs):
+    """Other texts' perplexity, grammar, needles and instructions: an interval above zero, below it, or over it."""
+    cells = [row(start).split("|")[at] for at in (4, 5, 6, 8)]
+    spans = [tuple(map(float, re.search(r"\((.+) to (.+)\)", cell).groups())) for cell in cells]
+    assert "".join("+" if low > 0 else "-" if high < 0 else " " for low, high in spans) == signs
+
+
 def is_headline(found: dict) -> bool:
     return found.get("kept", True) and (found["looks"], found["groups"], found["dim"]) == (1, 16, 64)
 
