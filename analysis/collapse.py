@@ -22,14 +22,19 @@ NAMES = {
 }
 """The balancings as people read them, softest first; the last one is the paper's and sees later tokens."""
 TITLES = NAMES | {"sinkhorn": "Sinkhorn, causal", "paper": "Sinkhorn, paper"}
-"""Names short enough to stand above narrow panels."""
+TITLES = {name: title.replace(" ", "<br>", 1) for name, title in TITLES.items()}
+"""Names short enough to stand above narrow panels, in two lines."""
 COLOURS = {"none": LOST, "loss": GROUPS[4], "sinkhorn": WINDOW, "bias": KEPT, "paper": GROUPS[13]}
 PARTS = {
     "centroids": "Centroid drift",
     "projection": "Projection bypass",
     "hidden": "Representational bypass",
 }
-BACK = {"centroids": "Centroids put back", "projection": "Projection put back", "hidden": "Hidden states put back"}
+BACK = {
+    "centroids": "Centroids<br>put back",
+    "projection": "Projection<br>put back",
+    "hidden": "Hidden states<br>put back",
+}
 MEANING = {
     "centroids": "the centroids move until one is nearest to every token",
     "projection": "the small projection folds, so that all tokens land in one place",
@@ -155,7 +160,7 @@ def panels(
         if moves_from:
             figure.add_vline(x=moves_from, line={"color": QUIET, "dash": "dash", "width": 1}, row=1, col=column)
     quiet(figure, height=height, showlegend=False)
-    figure.update_layout(margin={"t": 40, "b": 44})
+    figure.update_layout(margin={"t": 52, "b": 44})
     figure.update_annotations(font={"size": 12})
     # The last step has no label: it would stand on the next panel's 0.
     ticks = [0, round(steps / 3), round(2 * steps / 3)]
@@ -171,7 +176,7 @@ def looks(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def bypass_curves(
-    records: list[dict[str, Any]], steps: int, shown: int | None = None, *, height: int = 300
+    records: list[dict[str, Any]], steps: int, shown: int | None = None, *, height: int = 330
 ) -> go.Figure:
     """The fullest group with one part put back to how it began, one panel a part; the part that matters falls."""
     runs = by_balance(records)
@@ -206,7 +211,7 @@ def bypass_curves(
                 hovertemplate=f"{NAMES[name]}, step %{{x}}<br>put back: %{{y:.1%}}<extra></extra>",
                 **common,
             )
-    figure.update_layout(legend={"y": 1.12}, margin={"t": 84, "b": 44})
+    figure.update_layout(legend={"y": 1.2}, margin={"t": 104, "b": 44})
     figure.update_annotations(font={"size": 12})
     ticks = [0, round(steps / 3), round(2 * steps / 3)]
     figure.update_xaxes(range=[0, steps], tickvals=ticks, title={"text": "step", "standoff": 4})

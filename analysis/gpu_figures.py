@@ -19,7 +19,7 @@ from analysis.style import LOSES, QUIET, quiet, say
 NOTHING = "Nothing is recorded of a GPU here."
 PICTURES = {"speed": "Speed-up", "limit": "Share of the pair limit", "stages": "Where the time goes"}
 _SHADES = (KEPT, GROUPS[13], GROUPS[4], GROUPS[9], GROUPS[2], GROUPS[15])
-_STAGES = {"plan": GROUPS[1], "gather": GROUPS[13], "selection": GROUPS[4], "group pass": KEPT, "attention": KEPT}
+_STAGES = {"plan": GROUPS[1], "gather": GROUPS[13], "selection": GROUPS[4], "group pass": KEPT, "attention": GROUPS[0]}
 _STAGES |= {"window pass and merge": WINDOW, "merge": GROUPS[15]}
 _MEASURES = {"speed": "Times faster than dense", "limit": "Share of the pair limit, %"}
 Series = list[tuple[str, list[Row]]]

@@ -205,7 +205,11 @@ def converted(data: bytes, side: int, channels: int) -> tuple[np.ndarray, list[s
         picture = on_white(picture).convert("L" if channels == 1 else "RGB")
     except InvalidInput:
         raise
-    except (UnidentifiedImageError, OSError, ValueError, SyntaxError, Image.DecompressionBombError):
+    except Image.DecompressionBombError:
+        raise InvalidInput(
+            "The picture has more pixels than can be opened safely.", f"Up to {MOST_PIXELS // 10**6} million are read."
+        ) from None
+    except (UnidentifiedImageError, OSError, ValueError, SyntaxError):
         raise InvalidInput(
             "The file is no picture that can be read.", "Take a PNG, JPEG, WebP, BMP or GIF that opens elsewhere."
         ) from None

@@ -136,3 +136,10 @@ def test_a_picture_too_large_is_refused_by_its_header(monkeypatch):
     monkeypatch.setattr(words, "MOST_PIXELS", 1000)
     with pytest.raises(InvalidInput, match="40 x 40 pixels"):
         words.converted(file_of(Image.new("L", (40, 40))), 28, 1)
+
+
+def test_a_picture_that_would_unfold_into_more_than_is_safe_is_called_large_and_not_broken(monkeypatch):
+    data = file_of(Image.new("L", (9, 9)))
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 10)
+    with pytest.raises(InvalidInput, match="more pixels than can be opened safely"):
+        words.converted(data, 28, 1)

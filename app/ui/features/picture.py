@@ -100,7 +100,7 @@ def _figures(shown: Shown, found: Overlap, weights: Row, head: Change) -> None:
     three.metric(
         "Lands on other keys",
         percent(head.moved),
-        f"a pair shares {sig3(head.shared)} dimensions on average",
+        f"pairs share {sig3(head.shared)} dimensions",
         help=f"Of this head's attention, mean over {head.rows:,} queries of the text: half the sum of all differences "
         f"to dense attention. {percent(head.empty)} of the pairs share no dimension.",
         **_SUB,
