@@ -4,26 +4,31 @@ from __future__ import annotations
 
 from typing import Any
 
+from analysis import looks
 from focus_core.trace import Trace
 
-DEFAULTS = {"backend": "auto", "gate": "hard"}
+DEFAULTS = {"backend": "auto", "gate": "hard", "looks": "adapter"}
 """Settings of how a run is computed; as they are by themselves they say nothing about its result."""
 _ONLY_WITH = {"temperature": ("gate", ("soft", "straight_through", "paper"))}
 
 
-def settings(config: dict[str, Any] | None) -> str:
+def settings(config: dict[str, Any] | None, adapter: str | None = None) -> str:
     """Settings in words: ``16 groups, a query looks into 4, a key is in 1, window of 128 tokens, first 4 tokens``.
+
+    Args:
+        config: the settings.
+        adapter: the adapter's name, which may have a number of groups for each head.
 
     Returns:
         ``no settings`` where there are none to speak of.
     """
     config = dict(config or {})
-    said = []
+    table, said = looks.table_of(adapter, config), []
     for name, value in config.items():
         on, when = _ONLY_WITH.get(name, (None, ()))
         if DEFAULTS.get(name, ...) == value or (on in config and config[on] not in when):
             continue
-        said.append(_words(name, value))
+        said.append(looks.words(table) if table and name == "query_topk" else _words(name, value))
     return ", ".join(said) or "no settings"
 
 
@@ -34,7 +39,7 @@ def what_ran(trace: Trace, layer: int | None = None) -> str:
     parts = [
         str(p["model"]),
         f"{name or 'own text'}, {len(trace):,} tokens",
-        f"{p['variant']}: {settings(p.get('config'))}",
+        f"{p['variant']}: {settings(p.get('config'), p.get('adapter'))}",
         "" if layer is None else f"layer {layer}",
         str(p.get("time") or "")[:10],
     ]

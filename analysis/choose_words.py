@@ -28,7 +28,7 @@ NOT_MEASURED = "not measured"
 BASELINE = "1×, the baseline"
 RUNS = "Runs here"
 GROUPED = "K=16 q4k1: 16 groups; a query looks into 4 of them, a key is in 1."
-NAMES = f"{GROUPED} 128 + 4: the nearest 128 tokens and the first 4. In brackets: the adapter."
+NAMES = f"{GROUPED} q0–8: by head. 128 + 4: the nearest 128 tokens and the first 4. In brackets: the adapter."
 """How to read a line's name."""
 _FIRST = {
     "prefill": ("Speed", "Perplexity"),

@@ -33,7 +33,7 @@ def what_ran(trace: Trace) -> list[tuple[str, str]]:
     rows = [
         ("Model", f"{p['model']}, revision {p.get('revision') or 'unknown'}"),
         ("Shape", f"{p['layers']} layers, {p['heads']} query heads, {p['kv_heads']} KV heads"),
-        ("Attention", f"{p['variant']}: {settings(p.get('config'))}"),
+        ("Attention", f"{p['variant']}: {settings(p.get('config'), p.get('adapter'))}"),
         ("Trained groups", str(p.get("adapter") or "none")),
         ("Text", f"{p.get('text_name') or 'the user’s own'}, {len(trace):,} tokens, hash {p.get('text_hash')}"),
         ("Where", f"{p.get('device')}, {p.get('dtype')}; {versions}"),

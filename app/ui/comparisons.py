@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from analysis import looks
 from analysis.comparison import recorded_row
 from analysis.records import full, own_name
 from app.ui import recorded
@@ -27,7 +28,8 @@ def short(variant: str, config: dict[str, Any], adapter: str | None = None) -> s
     full = {**usual, **config}
     name = variant if variant in ("window", "random") else variant_label(variant)
     if "query_topk" in full:
-        name += f" K={full['groups']} q{full['query_topk']}k{full['key_topk']}"
+        table = looks.table_of(adapter, full)
+        name += f" K={full['groups']} q{looks.span(table) if table else full['query_topk']}k{full['key_topk']}"
         if full["window"] != usual["window"]:
             name += f" window {full['window']}"
     elif "window" in full:

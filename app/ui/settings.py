@@ -6,6 +6,7 @@ from typing import Any
 
 import streamlit as st
 
+from analysis import looks
 from app.ui import links
 from focus_core import assets
 from focus_core.models.shapes import fits
@@ -98,6 +99,11 @@ def _as_served(
     groups = int(learned or fields["groups"]["default"])
     for name in ("query_topk", "key_topk"):
         fields[name]["maximum"] = min(groups, fields[name]["maximum"] or groups)
+    if table := looks.table_of(adapter, serve):
+        fields["query_topk"]["help"] = (
+            f"{fields['query_topk']['default']}, as it comes, stands for the adapter's own numbers: "
+            f"{looks.words(table)}. Any other number is for all heads alike."
+        )
     return fields, {"groups": groups}
 
 

@@ -83,7 +83,7 @@ def _opening_link(page: Page, trace: Trace) -> Page:
 def _what_ran(trace: Trace) -> str:
     p = trace.provenance
     return (
-        f"{p['model']} on {len(trace):,} tokens, {p['variant']}: {settings_text(p.get('config'))}; "
+        f"{p['model']} on {len(trace):,} tokens, {p['variant']}: {settings_text(p.get('config'), p.get('adapter'))}; "
         f"means over {p['layers']} layers and {p['heads']} heads."
     )
 

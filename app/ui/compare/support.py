@@ -69,7 +69,11 @@ def adapter_bytes(adapter: str | None) -> int:
     """Bytes of an adapter's weights; 0 where there are none."""
     if adapter is None:
         return 0
-    path = Path(assets.adapters()[adapter]["path"]) / "focus_adapter.safetensors"
+    entry = assets.adapters()[adapter]
+    folder = Path(entry["path"])
+    # A table of looks is read with the weights beside it.
+    beside = entry["config"].get("weights")
+    path = (folder.parent / beside if beside else folder) / "focus_adapter.safetensors"
     return path.stat().st_size if path.is_file() else 0
 
 

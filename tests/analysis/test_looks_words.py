@@ -1,0 +1,37 @@
+"""A run whose heads look into different numbers of groups is not told to look into one number."""
+
+from analysis import looks
+from analysis.captions import settings
+from app.ui.compare.support import adapter_bytes
+from app.ui.comparisons import short
+from focus_core.assets import adapters
+
+NAME, PLAIN = "smollm2-directed-k16-fifth", "smollm2-directed-k16"
+SERVE = adapters()[NAME]["config"]["serve"]
+
+
+def test_the_table_is_told_where_it_was_used():
+    table = looks.table_of(NAME, SERVE)
+    assert len(table) == 30
+    assert looks.span(table) == "0–8"
+    assert round(looks.mean(table)) == SERVE["query_topk"]
+    assert looks.words(table) in settings({**SERVE, "looks": "adapter"}, NAME)
+    assert short("focus", SERVE, NAME) == f"Focus K=16 q0–8k1 ({NAME})"
+
+
+def test_one_number_for_all_is_told_where_it_was_used():
+    for config, name in (
+        ({**SERVE, "query_topk": 3}, NAME),
+        ({**SERVE, "looks": "uniform"}, NAME),
+        (SERVE, PLAIN),
+        (SERVE, None),
+        (SERVE, "one that was deleted"),
+    ):
+        assert looks.table_of(name, config) is None
+        assert f"a query looks into {config['query_topk']}," in settings(config, name)
+    assert "looks adapter" not in settings({**SERVE, "looks": "adapter"})
+    assert looks.span([[2, 2], [2, 2]]) == "2"
+
+
+def test_an_adapter_without_weights_of_its_own_is_as_large_as_those_that_it_reads():
+    assert adapter_bytes(NAME) == adapter_bytes(PLAIN) > 1_000_000
