@@ -87,10 +87,14 @@ def answer(found: Figures) -> str:
     """The page's question answered in one sentence with this run's numbers."""
     kept = percent(found.kept_pairs)
     if found.kept_pairs >= 0.9995:
-        return "Here every token sees every earlier one: all pairs are computed."
+        said = "Here every token sees every earlier one: all pairs are computed"
+        # Rounding alone moves it by far less.
+        if not found.judged or abs(found.change) <= max(found.spread, 0.001):
+            return f"{said}."
+        return f"{said}, with other weights: perplexity goes {_between(found)} ({_change(found)})."
     if not found.judged:
         return f"Here {kept} of the pairs are computed; {scored_text(found)} too few to judge the cost."
-    change = f"{change_text(found.change)} {spread(found.spread)}"
+    change = _change(found)
     if abs(found.change) <= found.spread:
         moves = f"stays at {sig3(found.ppl)}"
         if sig3(found.ppl) != sig3(found.dense_ppl):
@@ -102,6 +106,10 @@ def answer(found: Figures) -> str:
     if found.change <= 0.1:
         return f"Hardly: with {kept} of the pairs, {numbers}."
     return f"These tokens do need more: with {kept} of the pairs, {numbers}."
+
+
+def _change(found: Figures) -> str:
+    return f"{change_text(found.change)} {spread(found.spread)}"
 
 
 def scored_text(found: Figures) -> str:

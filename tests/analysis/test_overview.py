@@ -52,6 +52,14 @@ def test_a_short_text_is_not_judged_and_dense_is_said_to_be_dense():
     assert "all pairs" in words.answer(words.figures(make_trace(LONG, window=10**6)))
 
 
+def test_all_pairs_with_other_weights_are_not_taken_for_dense_attention():
+    dense = "Here every token sees every earlier one: all pairs are computed"
+    assert words.answer(words.Figures(1.0, 1.0, 37.8, 37.8, 1141, 0.0)) == f"{dense}."
+    assert words.answer(words.Figures(1.0, 1.0, 1316.0, 37.8, 1141, 2.9)) == (
+        f"{dense}, with other weights: perplexity goes from 37.8 to 1,320 (+3,380 % ± 290 %)."
+    )
+
+
 def test_rounding_is_no_difference_and_more_is_said():
     recorded = make_trace(LONG)
     assert words.difference(recorded, recorded) == ""
