@@ -5,6 +5,7 @@
 #                                         lora-r8
 #   data/build/adapters.sh measure NAME   the same names, and the untrained controls: window random
 #   data/build/adapters.sh thresholds     XAttention's, one a head: fitted, and measured beside one for all
+#   data/build/adapters.sh fifth          the table of looks for directed-k16: costs, choice, measurements
 #   data/build/adapters.sh all
 #
 # Adapters go to data/adapters/smollm2-NAME, evaluations to data/results/eval-*.json. Training at 4,096 tokens wants a
@@ -68,7 +69,21 @@ thresholds() {
     --programme 4 --device cpu --out build/programme --json "$results/xattention-programme.json"
 }
 
+# On a GPU the costs, and on a CPU ten windows of what was chosen from them; its folder has no weights of its own.
+fifth() {
+  local router=smollm2-directed-k16 text
+  "$python" -m focus_core allocate --model smollm2 --adapter "$router" --pairs 0.2 --context 4096 --windows 16 \
+    --held-windows 8 --levels 0 1 2 3 4 6 8 12 K --device cuda --dtype bfloat16 --out build/looks-4096 \
+    --json "$results/allocate-4096.json.gz"
+  "$python" -m data.build.fifth
+  for text in persuasion brown; do
+    "$python" -m focus_core eval --model smollm2 --adapter "$router-fifth" --text "$text" --context 4096 --windows 10 \
+      --device cpu --dtype float32 --no-probes --json "$results/frontier-directed-k16-fifth-$text-4096-float32.json"
+  done
+}
+
 case ${1:-} in
+  fifth) fifth ;;
   thresholds) thresholds ;;
   train) train "$2" ;;
   measure) measure "$2" ;;
@@ -77,5 +92,5 @@ case ${1:-} in
     for name in window random; do measure "$name"; done
     thresholds
     ;;
-  *) sed -n '2,10p' "$0"; exit 2 ;;
+  *) sed -n '2,11p' "$0"; exit 2 ;;
 esac
