@@ -43,7 +43,7 @@ def main() -> None:
     names = ("by", "start", "levels", "context", "windows", "held_windows")
     about = {"texts": "novels", "from": FROM, "budget": BUDGET, "costs": COSTS.name} | {n: found[n] for n in names}
     made = {name: document[name] for name in ("format", "kind")} | {
-        "title": "Directed, K=16, numbers of groups by head: a fifth of the pairs",
+        "title": "Directed, K=16, a fifth of pairs",
         "config": document["config"] | {"looks": looks},
         "serve": document["serve"] | {"query_topk": max(1, round(float(np.mean(looks))))},
         "weights": FROM,
