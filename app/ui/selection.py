@@ -161,6 +161,22 @@ def link_of(engine: Any, request: dict[str, Any], source: Source | None) -> str:
     return getattr(job, "key", "") if job is not None and not job.finished else ""
 
 
+def shown_router(count: int = 64) -> int:
+    """The router that the control holds, of ``count``; the first where it holds none of them.
+
+    Right after a Trace with other masks is drawn, the browser still holds the label of one that is gone, and Streamlit
+    gives that label instead of a number.
+    """
+    held = st.session_state.get("router")
+    return held if isinstance(held, int) and held < count else 0
+
+
+def keep_router(count: int) -> None:
+    """Before the control is drawn: let it hold one of ``count`` routers."""
+    if st.session_state.get("router") not in (None, shown_router(count)):
+        st.session_state["router"] = 0
+
+
 def trace_of(engine: Any, request: dict[str, Any]) -> Trace | None:
     """The Trace of a request that has run in this session or ships; leaves what the page shows as it is."""
     path = _finished(engine, request) or next((path for path, p in shipped() if matches(p, request)), None)

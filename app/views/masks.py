@@ -14,7 +14,7 @@ from analysis.distance import sentence as distance_sentence
 from analysis.distance import table as distance_table
 from analysis.numbers import percent, sig3
 from analysis.overview import dense_within
-from app.ui import links, runs, settings, texts
+from app.ui import links, runs, selection, settings, texts
 from app.ui.badges import badge
 from app.ui.export import document, saveable
 from app.ui.figure import plot
@@ -81,7 +81,7 @@ def _opening_link(page: Page, trace: Trace) -> Page:
 
 def _chosen_router(page: Page, trace: Trace) -> int:
     """The router that is shown; of several, the control's choice where all heads are meant."""
-    return router_of(trace, page.head, int(st.session_state.get("router") or 0))
+    return router_of(trace, page.head, selection.shown_router())
 
 
 # ---- picture --------------------------------------------------------------------------------------------------------
@@ -99,8 +99,7 @@ def _mask_and_held(page: Page) -> None:
     with st.container(horizontal=True, vertical_alignment="center", gap="small"):
         _badges(page, trace)
         if router_count(trace) > 1 and page.head is None:
-            if (st.session_state.get("router") or 0) >= router_count(trace):
-                st.session_state["router"] = 0
+            selection.keep_router(router_count(trace))
             st.selectbox(
                 "Router",
                 range(router_count(trace)),

@@ -12,7 +12,7 @@ from analysis.captions import settings as settings_text
 from analysis.captions import what_ran
 from analysis.numbers import percent, sig3, spread
 from analysis.tables import token_rows
-from app.ui import links, runs, settings, texts
+from app.ui import links, runs, selection, settings, texts
 from app.ui.badges import badge
 from app.ui.bars import Bar, bars, shown
 from app.ui.export import document, saveable
@@ -193,8 +193,7 @@ def _strip_and_held(page: Page) -> None:
         )
         router = 0
         if router_count(trace) > 1 and page.head is None:
-            if (st.session_state.get("router") or 0) >= router_count(trace):
-                st.session_state["router"] = 0
+            selection.keep_router(router_count(trace))
             router = st.selectbox(
                 "Router",
                 range(router_count(trace)),
@@ -376,7 +375,7 @@ def _hold_most_lost(page: Page) -> None:
     if layer not in trace.attention_layers:
         layer = min(trace.attention_layers, key=lambda other: abs(other - layer))
         st.session_state["layer"] = layer
-    router = router_of(trace, page.head, st.session_state.get("router") or 0)
+    router = router_of(trace, page.head, selection.shown_router())
     shown_tokens = min(len(trace), MAX_SHOWN)
     queries = np.unique(np.linspace(shown_tokens // 4, shown_tokens - 1, 48).astype(int))
     best = max(queries.tolist(), key=lambda q: lost_keys(trace, layer, q, page.head, router).share)

@@ -273,6 +273,17 @@ def test_a_link_names_settings_router_and_token(start):
     assert "set" not in at.query_params
 
 
+@pytest.mark.parametrize(
+    ("state", "shown"), [({"router": "Blocks of head 7"}, 0), ({"router": 9}, 0), ({"router": 2}, 2), ({}, 0)]
+)
+def test_a_mask_of_another_trace_that_the_control_still_holds_is_none(monkeypatch, state, shown):
+    """As a browser leaves it: Streamlit gives the label where no option has it any more."""
+    monkeypatch.setattr(selection.st, "session_state", state)
+    assert selection.shown_router(3) == shown
+    selection.keep_router(3)
+    assert state.get("router", 0) == shown
+
+
 def test_settings_and_tokens_in_a_link_that_cannot_be_are_said(start):
     at = start(seconds=1000, set="window:0,groups:8,query_topk:17,sinks:x,key_topk:2", router="9")
     for said_of in ("window cannot be 0", "groups:8 is no setting", "query_topk cannot be 17", "sinks cannot be x"):

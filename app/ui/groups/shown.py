@@ -11,7 +11,7 @@ from analysis.agreement import Agreement, agreement
 from analysis.groups import SIDES, Group, group_count, group_table, has_groups, is_directed
 from analysis.palette import group_label
 from analysis.parts import Parts, parts_of
-from app.ui import links, runs
+from app.ui import links, runs, selection
 from app.ui.settings import variant_label
 from app.ui.strip.data import router_count
 from app.ui.view import Page
@@ -103,7 +103,7 @@ def here(
 
 def router() -> int:
     """The shown router, as the control or the link says."""
-    return int(st.session_state.get("router") or 0)
+    return selection.shown_router()
 
 
 def router_label(number: int) -> str:
@@ -116,8 +116,7 @@ def router_control(trace: Trace) -> None:
     count = router_count(trace)
     if count < 2:
         return
-    if router() >= count:
-        st.session_state["router"] = 0
+    selection.keep_router(count)
     each = int(trace.provenance["heads"]) // int(trace.provenance["kv_heads"])
     chosen = st.selectbox(
         "Router",

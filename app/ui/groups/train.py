@@ -10,7 +10,7 @@ import streamlit as st
 from analysis import training as words
 from analysis.groups import group_table, has_groups
 from analysis.numbers import percent, sig3
-from app.ui import links, trainings
+from app.ui import links, selection, trainings
 from app.ui import scatter as map_component
 from app.ui.badges import badge
 from app.ui.figure import plot
@@ -225,7 +225,7 @@ def _draw(page: Page, run: Run, step: int | None) -> None:
     with st.container(horizontal=True, gap="small", vertical_alignment="center"):
         badge("live", f"{run.about.get('texts', '')}; validated on text that it did not learn from.")
         if trace is not None:
-            router = min(int(st.session_state.get("router") or 0), router_count(trace) - 1)
+            router = min(selection.shown_router(), router_count(trace) - 1)
             st.caption(_look_sentence(run, trace, step or 0, layer, router))
     if trace is not None and has_groups(trace, layer):
         token_strip(strip_data(trace, layer, router=router), key="train_strip")
