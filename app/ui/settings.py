@@ -82,6 +82,12 @@ def choose(model: str, notices: list[str]) -> tuple[str, dict[str, Any], str | N
             )
         for name, spec in open_fields.items():
             config[name] = _field(variant, adapter, name, spec)
+            if name == "query_topk" and (table := looks.table_of(adapter, serve_defaults(adapter))):
+                own = config[name] == spec["default"]
+                st.caption(
+                    f"{spec['default']} stands for {looks.span(table)}, by layer and KV head"
+                    + ("." if own else f"; {config[name]} is for all alike.")
+                )
     changed = [f"{n}:{config[n]}" for n, spec in open_fields.items() if config[n] != spec["default"]]
     links.write("set", ",".join(changed))
     return variant, config, adapter

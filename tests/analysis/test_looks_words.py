@@ -2,6 +2,7 @@
 
 from analysis import looks
 from analysis.captions import settings
+from analysis.looks_figure import looks_by_head
 from app.ui.compare.support import adapter_bytes
 from app.ui.comparisons import short
 from focus_core.assets import adapters
@@ -35,3 +36,11 @@ def test_one_number_for_all_is_told_where_it_was_used():
 
 def test_an_adapter_without_weights_of_its_own_is_as_large_as_those_that_it_reads():
     assert adapter_bytes(NAME) == adapter_bytes(PLAIN) > 1_000_000
+
+
+def test_the_heatmap_has_a_row_a_head_and_outlines_the_picked_one():
+    figure = looks_by_head([[0, 2], [4, 8], [1, 1]], (1, 0))
+    assert [list(row) for row in figure.data[0].z] == [[0, 4, 1], [2, 8, 1]]
+    (shape,) = figure.layout.shapes
+    assert (shape.x0, shape.x1, shape.y0, shape.y1) == (0.5, 1.5, -0.5, 0.5)
+    assert not looks_by_head([[3]]).layout.shapes

@@ -7,9 +7,11 @@ import math
 import pandas as pd
 import streamlit as st
 
+from analysis import looks
 from analysis.captions import what_ran
 from analysis.group_figures import kinds_heatmap, sight_heatmap
 from analysis.groups import Group, kinds_by_group, who_sees_whom
+from analysis.looks_figure import looks_by_head
 from analysis.numbers import sig3
 from analysis.palette import group_color, group_label
 from analysis.parts import KINDS
@@ -33,6 +35,10 @@ def _draw(page: Page) -> None:
         return
     side = side_control(shown)
     groups = shown.table(side)
+    if not any(group.size for group in groups):
+        st.info(f"In {shown.where}, queries look into no group: they see near and first tokens alone.")
+        _looks(shown)
+        return
     _table(groups, side)
     page_state.to_link(shown.trace, page.source.current)
     picked, _ = page_state.picked()
@@ -43,6 +49,7 @@ def _draw(page: Page) -> None:
         _made_of(shown, side, picked)
     with right:
         _sight(shown, picked)
+    _looks(shown)
 
 
 def side_control(shown: Shown) -> str:
@@ -184,4 +191,33 @@ def _sight(shown: Shown, picked: int | None) -> None:
     st.caption(
         f"Read along a row. Of {possible:,} far pairs (beyond the window, first tokens aside), "
         f"{kept:,} are kept by group."
+    )
+
+
+def _looks(shown: Shown) -> None:
+    """How many groups each head looks into, where they differ."""
+    p = shown.trace.provenance
+    table = looks.table_of(p.get("adapter"), p.get("config"))
+    if table is None:
+        return
+    st.markdown("**How many groups each head looks into**")
+    rows = [
+        {"layer": layer, "KV head": head, "groups": number}
+        for layer, row in enumerate(table)
+        for head, number in enumerate(row)
+    ]
+    plot(
+        looks_by_head(table, (shown.layer, shown.router)),
+        key="groups_looks",
+        alt=f"Heatmap: groups that the queries of each layer and KV head look into, {looks.span(table)}.",
+        name="groups looked into by head",
+        rows=pd.DataFrame(rows),
+        note=what_ran(shown.trace),
+    )
+    here = table[shown.layer][shown.router]
+    none = sum(number == 0 for row in table for number in row)
+    st.caption(
+        "Chosen by what each number costs a calibration text, for a budget of pairs. "
+        f"{none} of {len(rows)} heads look into no group: they see near and first tokens alone. "
+        f"The outlined one, {shown.where}, looks into {here or 'none'}."
     )
