@@ -12,6 +12,7 @@ from focus_core.routing.look_costs import near_share
 
 PAGE = frontier.PAGE.read_text("utf-8")
 PROSE = " ".join(PAGE.split())
+README = (DATA.parent / "README.md").read_text("utf-8")
 NAME = "smollm2-directed-k16-fifth"
 
 
@@ -47,6 +48,27 @@ def test_the_table_is_ahead_of_one_number_for_all():
     grid = frontier.read_json(DATA / "results" / "frontier-directed-k16-4096-q1-persuasion-4096.json")
     assert f"keeps {100 * grid['kept_pairs']:.1f} % with one group and loses" in PROSE
     assert f"loses {100 * math.expm1(grid['nll_diff']):.1f} % on *Persuasion*" in PROSE
+
+
+@pytest.mark.parametrize("text, name", [("persuasion", "*Persuasion*"), ("brown", "Brown")])
+def test_the_shipped_table_is_told_as_it_was_measured(text, name):
+    found = read_json(DATA / "results" / f"frontier-directed-k16-fifth-{text}-4096-float32.json")
+    assert (found["windows"], found["dtype"], found["adapter_name"]) == (10, "float32", NAME)
+    change, kept = 100 * math.expm1(found["nll_diff"]), 100 * found["kept_pairs"]
+    if text == "persuasion":
+        assert kept <= 20
+        assert found["ppl"] + 2 * found["ppl_se"] < found["dense_ppl"]
+    cells = next(line for line in README.splitlines() if line.startswith("| Focus, the same router")).split("|")
+    assert f"{kept:.1f} %, {found['ppl']:.2f}" in cells[2 if text == "persuasion" else 3].replace("*", "")
+    assert f"({change:+.1f} %)" in cells[2 if text == "persuasion" else 3]
+    assert f"{found['dense_ppl']:.2f}" in cells[1]
+    assert f"{change:+.1f} % ± {100 * found['nll_se']:.1f} with {kept:.1f} % of the pairs on {name}" in PROSE
+
+
+def test_the_readme_tells_what_a_fifth_costs_elsewhere():
+    code = frontier.result("looks", "python_code", 4096)
+    told = f"nor for code ({100 * math.expm1(code['nll_diff']):+.0f} % with {100 * code['kept_pairs']:.0f} %)"
+    assert told in " ".join(README.split())
 
 
 def test_every_line_has_its_windows_and_a_command():
