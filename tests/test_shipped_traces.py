@@ -40,7 +40,7 @@ def test_it_is_of_the_text_and_of_the_default_adapter(trace):
     assert len(trace) == text.tokens
     assert p["text_hash"] == hashlib.sha256(text.text.encode()).hexdigest()[:16]
     assert (p["model"], p["variant"], p["adapter"], p["recorded"]) == ("smollm2", "focus", ADAPTER, True)
-    assert p["config"] == make("focus", serve).to_dict()
+    assert make("focus", p["config"]) == make("focus", serve)
     assert (p["window"], p["sinks"], p["groups"]) == (
         p["config"]["window"],
         p["config"]["sinks"],

@@ -78,9 +78,13 @@ class Focus(GroupedVariant):
         return Prepared(soften(key_logits, self.key_topk, self.temperature), wanted)
 
     def has_looks(self, adapter: Any) -> bool:
-        """Whether the adapter's own table says how many groups a query looks into, and not ``query_topk``."""
-        config = adapter.config
-        return self.looks == "adapter" and config.looks is not None and self.query_topk == config.usual_looks
+        """Whether the adapter's own table says how many groups a query looks into, and not ``query_topk``.
+
+        Where sets are given instead of routed there is no adapter.
+        """
+        if adapter is None or self.looks != "adapter":
+            return False
+        return adapter.config.looks is not None and self.query_topk == adapter.config.usual_looks
 
     def members(self, call: AttentionCall) -> tuple[int, int]:
         """See GroupedVariant.members."""

@@ -52,7 +52,7 @@ def test_a_router_is_interpreted_and_a_second_run_records_nothing_again(
     # A router that was never trained is the one before training.
     assert keys["untrained"]["v_measure"] == keys["groups"]["v_measure"]
     assert found["layers"][0]["stability"]["untrained"] == 1
-    assert found["layers"][1]["stability"]["against"]["router0"] == 1
+    assert found["layers"][1]["stability"]["against"][Path(adapter).name] == 1
     assert len(found["groups"]["words"]) == 2 * 3 * 4 * 2
     assert json.dumps(found)
 

@@ -118,7 +118,7 @@ def test_a_model_on_several_devices_reads_its_router_where_each_layer_is():
         assert active._read(torch.device("cpu")) is router
         assert active._read(torch.device("meta")).bias.device.type == "meta"
     lora = new_lora(model, rank=2, alpha=2.0, targets="q", through="dense", seed=0)
-    told = "LoRA's updates lie on one device"
+    told = "What was trained lies on one device"
     with pytest.raises(Unsupported, match=told), retrofit(model, make("dense"), adapter=lora):
         pass
     assert model(ids).logits.shape == wanted.shape
