@@ -13,7 +13,7 @@ import json
 import os
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import torch
 from safetensors.torch import load_file, save_file
@@ -115,6 +115,41 @@ class Adapter(nn.Module):
         if model is not None:
             adapter.to(next(model.parameters()).device)
         return adapter
+
+
+class TrainedThrough(Adapter):
+    """Base of what is trained through a variant, which may read an adapter of its own: a frozen copy of it is held.
+
+    Attributes:
+        reads: that copy, or None; the config's ``reads`` has its kind and config.
+    """
+
+    reads: Adapter | None
+
+    def hold(self) -> None:
+        """Make the place of what the variant reads, as the config says; after the own parameters, as files have it."""
+        self.reads = None
+        if self.config.reads is not None:
+            cls = Adapter.kinds[self.config.reads["kind"]]
+            self.reads = cls(cls.config_class(**self.config.reads["config"]))
+
+    def ready(self, reads: Adapter | None) -> Self:
+        """Copy in what the variant reads, and let the rest be trained."""
+        if self.reads is not None and reads is not None:
+            self.reads.load_state_dict(reads.state_dict())
+        return self.requires_grad_(True)
+
+    def requires_grad_(self, requires_grad: bool = True) -> Self:
+        """As for any module; what the variant reads stays frozen."""
+        super().requires_grad_(requires_grad)
+        if self.reads is not None:
+            self.reads.requires_grad_(False)
+        return self
+
+    @staticmethod
+    def described(reads: Adapter | None) -> dict[str, Any] | None:
+        """What a config says of the adapter that the variant reads."""
+        return None if reads is None else {"kind": reads.kind, "config": dataclasses.asdict(reads.config)}
 
 
 def _weights_folder(folder: Path, document: dict[str, Any]) -> Path:

@@ -6,7 +6,6 @@ second set of weights in memory, and as large a file; it is the rival that small
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,7 +14,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from focus_core.adapter import Adapter
+from focus_core.adapter import Adapter, TrainedThrough
 from focus_core.errors import InvalidInput, TooLarge, Unsupported
 from focus_core.variants.base import FULL
 
@@ -44,7 +43,7 @@ class FullSettings:
         object.__setattr__(self, "tensors", tuple((name, tuple(shape)) for name, shape in self.tensors))
 
 
-class FullWeights(Adapter):
+class FullWeights(TrainedThrough):
     """Every weight of a model, trained.
 
     Attributes:
@@ -67,17 +66,7 @@ class FullWeights(Adapter):
                     place.add_module(part, nn.Module())
                 place = place.get_submodule(part)
             place.register_parameter(last, nn.Parameter(torch.empty(shape)))
-        self.reads: Adapter | None = None
-        if config.reads is not None:
-            cls = Adapter.kinds[config.reads["kind"]]
-            self.reads = cls(cls.config_class(**config.reads["config"]))
-
-    def requires_grad_(self, requires_grad: bool = True) -> FullWeights:
-        """As for any module; what the variant reads stays frozen."""
-        super().requires_grad_(requires_grad)
-        if self.reads is not None:
-            self.reads.requires_grad_(False)
-        return self
+        self.hold()
 
     @contextmanager
     def attached(self, model: nn.Module) -> Iterator[None]:
@@ -127,15 +116,13 @@ def new_full(model: nn.Module, *, through: str = "dense", reads: Adapter | None 
     if hasattr(model, "focus_fingerprint") or len({p.device for _, p in own}) > 1:
         raise Unsupported("Full fine-tuning needs a whole model on one device.", "Leave out shard and device_map.")
     check_room(model)
-    about = None if reads is None else {"kind": reads.kind, "config": dataclasses.asdict(reads.config)}
+    about = TrainedThrough.described(reads)
     tensors = tuple((name, tuple(p.shape)) for name, p in own)
     adapter = FullWeights(FullSettings(tensors, hash_of(named_weights(model)), through, about))
     with torch.no_grad():
         for name, parameter in own:
             adapter.weights.get_parameter(name).copy_(parameter)
-    if adapter.reads is not None and reads is not None:
-        adapter.reads.load_state_dict(reads.state_dict())
-    return adapter.requires_grad_(True)
+    return adapter.ready(reads)
 
 
 def check_room(model: nn.Module, free: int | None = None) -> None:

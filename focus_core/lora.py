@@ -20,7 +20,7 @@ import torch
 from safetensors.torch import save_file
 from torch import nn
 
-from focus_core.adapter import Adapter
+from focus_core.adapter import Adapter, TrainedThrough
 from focus_core.errors import InvalidInput
 
 PEFT_FOLDER = "peft"
@@ -64,7 +64,7 @@ class LoraSettings:
             )
 
 
-class LoraAdapter(Adapter):
+class LoraAdapter(TrainedThrough):
     """A (r, inputs) and B (outputs, r) of every projection, under PEFT's names.
 
     Attributes:
@@ -85,17 +85,7 @@ class LoraAdapter(Adapter):
                 bound = 1 / math.sqrt(inputs)
                 place.lora_A.weight.uniform_(-bound, bound, generator=generator)
                 place.lora_B.weight.zero_()
-        self.reads: Adapter | None = None
-        if config.reads is not None:
-            cls = Adapter.kinds[config.reads["kind"]]
-            self.reads = cls(cls.config_class(**config.reads["config"]))
-
-    def requires_grad_(self, requires_grad: bool = True) -> LoraAdapter:
-        """As for any module; what the variant reads stays frozen."""
-        super().requires_grad_(requires_grad)
-        if self.reads is not None:
-            self.reads.requires_grad_(False)
-        return self
+        self.hold()
 
     @contextmanager
     def attached(self, model: nn.Module) -> Iterator[None]:
@@ -165,11 +155,9 @@ def new_lora(
     most = max((min(inputs, outputs) for _, inputs, outputs in found), default=rank)
     if rank > most:
         raise InvalidInput(f"The update's rank is {rank}.", f"It can be 1 to {most}, which changes every weight.")
-    about = None if reads is None else {"kind": reads.kind, "config": dataclasses.asdict(reads.config)}
+    about = TrainedThrough.described(reads)
     adapter = LoraAdapter(LoraSettings(tuple(found), rank, alpha, through, seed, about))
-    if adapter.reads is not None and reads is not None:
-        adapter.reads.load_state_dict(reads.state_dict())
-    return adapter.requires_grad_(True)
+    return adapter.ready(reads)
 
 
 def _targets(model: nn.Module, letters: str) -> list[tuple[str, int, int]]:
