@@ -22,8 +22,11 @@ _SAID = ("groups", "query_topk", "key_topk", "window", "sinks", "gate", "tempera
 """Settings that a line's name has in a form of its own, or leaves out."""
 
 
-def short(variant: str, config: dict[str, Any], adapter: str | None = None) -> str:
-    """A line's name as people read it: groups and how many a token uses, or the window, and what else was changed."""
+def short(variant: str, config: dict[str, Any], adapter: str | None = None, *, named: bool = True) -> str:
+    """A line's name as people read it: groups and how many a token uses, or the window, and what else was changed.
+
+    The adapter stands behind it where it is to be ``named``; what its table says of groups always does.
+    """
     usual = make(variant).to_dict()
     full = {**usual, **config}
     name = variant if variant in ("window", "random") else variant_label(variant)
@@ -39,7 +42,7 @@ def short(variant: str, config: dict[str, Any], adapter: str | None = None) -> s
             name += f" {field.replace('_', ' ')} {f'{value:.4g}' if isinstance(value, float) else value}"
     if full.get("gate", "hard") != "hard":
         name += f" {full['gate']}" + (f" {full['temperature']:g}" if full["gate"] == "soft" else "")
-    return f"{name} ({adapter})" if adapter else name
+    return f"{name} ({adapter})" if adapter and named else name
 
 
 def choices(page: Page) -> dict[str, dict[str, Any]]:
@@ -177,7 +180,7 @@ def _caption(document: dict[str, Any]) -> str:
 def line(page: Page, variant: str, config: dict[str, Any], adapter: str | None) -> dict[str, Any]:
     """An entry of a comparison request, with its name."""
     # The adapter that is selected at the left need not be named on every line.
-    label = short(variant, config, None if adapter == page.adapter else adapter)
+    label = short(variant, config, adapter, named=adapter != page.adapter)
     return {"variant": variant, "config": dict(config), "adapter": adapter, "label": label}
 
 

@@ -1,10 +1,12 @@
 """A run whose heads look into different numbers of groups is not told to look into one number."""
 
+from types import SimpleNamespace
+
 from analysis import looks
 from analysis.captions import settings
 from analysis.looks_figure import looks_by_head
 from app.ui.compare.support import adapter_bytes
-from app.ui.comparisons import short
+from app.ui.comparisons import line, short
 from focus_core.assets import adapters
 
 NAME, PLAIN = "smollm2-directed-k16-fifth", "smollm2-directed-k16"
@@ -18,6 +20,9 @@ def test_the_table_is_told_where_it_was_used():
     assert round(looks.mean(table)) == SERVE["query_topk"]
     assert looks.words(table) in settings({**SERVE, "looks": "adapter"}, NAME)
     assert short("focus", SERVE, NAME) == f"Focus K=16 q0–8k1 ({NAME})"
+    # The adapter that is selected is not named on its line; its table is told all the same.
+    for selected, label in ((NAME, "Focus K=16 q0–8k1"), (PLAIN, f"Focus K=16 q0–8k1 ({NAME})")):
+        assert line(SimpleNamespace(adapter=selected), "focus", SERVE, NAME)["label"] == label
 
 
 def test_one_number_for_all_is_told_where_it_was_used():
