@@ -57,6 +57,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--rounds", type=int, default=3, metavar="N", help="costs are taken anew around each table (default 3 times)"
     )
+    parser.add_argument(
+        "--window", type=int, metavar="N", help="nearest tokens that are always seen (default: the adapter's)"
+    )
     parser.add_argument("--batch", type=int, default=8, metavar="B", help="change: rows that run together (default 8)")
     parser.add_argument("--out", required=True, metavar="DIR", help="folder of the adapter with the table")
 
@@ -83,11 +86,13 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     for name in ("windows", "held_windows"):
         if getattr(args, name) < 1:
             raise InvalidInput(f"{name} is {getattr(args, name)}.", "It can be 1 or more.")
-    check_search(search, config, make("focus", held["serve"]).to_dict(), args.context)
+    serve = held["serve"] if args.window is None else held["serve"] | {"window": args.window}
+    check_search(search, config, make("focus", serve).to_dict(), args.context)
     progress = bar()
     loaded = load(args, progress)
     fitted, compared, name = _windows(args, loaded)
     router = load_adapter(folder, loaded.model)
+    router.serve = serve
     print(_cost(search, config, fitted, compared), file=sys.stderr)
     kept = Path(f"{args.json}.partial") if args.json and args.json != "-" else None
     with stop_request() as cancel:

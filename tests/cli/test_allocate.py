@@ -72,6 +72,14 @@ def test_whole_heads_alone_are_a_rival_of_the_same_command(command, adapter, tex
     assert {n for row in found["looks"] for n in row} <= {0, 8}
 
 
+def test_a_smaller_window_leaves_its_pairs_to_the_groups(command, adapter, text, tmp_path):
+    code, found = command(*allocate(adapter, tmp_path / "out", text, "--window", 8, "--rounds", 1))
+    assert code == 0
+    assert found["mask"]["window"] == 8
+    assert load_adapter(tmp_path / "out").serve["window"] == 8
+    assert load_adapter(adapter).serve["window"] == 16
+
+
 def test_what_was_stopped_goes_on_and_comes_to_the_same(adapter, text):
     loaded = load_model(MODEL, device="cpu", dtype="float32")
     router, ids = (
