@@ -10,12 +10,10 @@ against double precision.
 
 from __future__ import annotations
 
-import argparse
 import os
 import statistics
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -24,6 +22,7 @@ from benchmarks import gpu_decode_shapes as shapes
 from benchmarks import gpu_sfa_prefill
 from benchmarks.gpu_decode_checks import check_all
 from benchmarks.gpu_decode_ways import TORCH, Race, by, compared, dense_kernels, rate, relative
+from benchmarks.gpu_options import Options, count, some_of
 from benchmarks.gpu_record import Recording
 from benchmarks.gpu_slim_profile import profile, why
 from focus_core.benchmark.prefill import spread
@@ -187,13 +186,12 @@ _MLA = {"bias_k": None, "bias_v": None, "first_key": None, "softcap": None, "ret
 
 def main() -> None:
     """Check, time and write."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--json", type=Path, required=True)
-    parser.add_argument("--parts", default=",".join(PARTS), help=f"some of {', '.join(PARTS)}")
-    parser.add_argument("--repeats", type=int, default=21)
+    parser = Options(__doc__)
+    parser.add_argument("--parts", type=some_of(PARTS), default=",".join(PARTS), help=f"some of {', '.join(PARTS)}")
+    parser.add_argument("--repeats", type=count, default=21)
     parser.add_argument("--tune", action="store_true", help="time other sizes and designs too")
-    chosen = parser.parse_args()
-    parts = chosen.parts.split(",")
+    chosen = parser.ready()
+    parts = chosen.parts
     about = "Decode kernels of SFA, Slim attention and MLA beside the fastest dense attention of each shape."
     record = Recording(chosen.json, about, SOURCES)
     workers = max(1, min(14, (os.cpu_count() or 2) - 2))

@@ -9,17 +9,16 @@ Without flash-attn-4 (requirements-gpu.txt) it is left out, and the record says 
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
 from collections.abc import Iterable
-from pathlib import Path
 from typing import Any
 
 import torch
 
 from benchmarks.gpu_focus_checks import check_all, group_sets
 from benchmarks.gpu_focus_prefill import flash_there, prefill, quiet, sampled_error, warm_all
+from benchmarks.gpu_options import Options, count, some_of
 from benchmarks.gpu_record import Recording, say
 from focus_core.kernels.focus import focus_attention
 
@@ -95,14 +94,13 @@ def why(rows: Iterable[dict[str, Any]]) -> dict[str, str]:
 
 def main() -> None:
     """Check, time and write."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--json", type=Path, required=True)
-    parser.add_argument("--parts", default=",".join(PARTS), help=f"some of {', '.join(PARTS)}")
-    parser.add_argument("--repeats", type=int, default=7)
-    parser.add_argument("--long-repeats", type=int, default=5)
-    parser.add_argument("--slow-repeats", type=int, default=1, help="runs of cuDNN and FlashAttention-2 at a million")
-    chosen = parser.parse_args()
-    parts = chosen.parts.split(",")
+    parser = Options(__doc__)
+    parser.add_argument("--parts", type=some_of(PARTS), default=",".join(PARTS), help=f"some of {', '.join(PARTS)}")
+    parser.add_argument("--repeats", type=count, default=7)
+    parser.add_argument("--long-repeats", type=count, default=5)
+    parser.add_argument("--slow-repeats", type=count, default=1, help="runs of cuDNN and FlashAttention-2 at a million")
+    chosen = parser.ready()
+    parts = chosen.parts
     quiet()
     about = "Focus beside dense attention, forward, bf16."
     if "long" in parts:

@@ -9,13 +9,11 @@ an order that rotates; alternatives are graphs.
 
 from __future__ import annotations
 
-import argparse
 import multiprocessing
 import os
 import statistics
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -24,6 +22,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from benchmarks.gpu_focus_decode_checks import check_all
 from benchmarks.gpu_focus_prefill import clock, graphed, inputs, sampled_error
+from benchmarks.gpu_options import Options, count, some_of
 from benchmarks.gpu_record import Recording
 from focus_core.benchmark.prefill import rotated, spread
 from focus_core.cache import Memo
@@ -226,12 +225,11 @@ def _compile(job: tuple[int, Cut | None, int]) -> str | None:
 
 def main() -> None:
     """Check, time and write."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--json", type=Path, required=True)
-    parser.add_argument("--parts", default="check,time", help=f"some of {', '.join(PARTS)}")
-    parser.add_argument("--repeats", type=int, default=24)
-    chosen = parser.parse_args()
-    parts = chosen.parts.split(",")
+    parser = Options(__doc__)
+    parser.add_argument("--parts", type=some_of(PARTS), default="check,time", help=f"some of {', '.join(PARTS)}")
+    parser.add_argument("--repeats", type=count, default=24)
+    chosen = parser.ready()
+    parts = chosen.parts
     record = Recording(
         chosen.json,
         "Focus's decoding by lists of each group's keys beside dense attention over the same cache. Every timed step "

@@ -6,18 +6,17 @@ graphs; kernels are compiled by several processes before.
 
 from __future__ import annotations
 
-import argparse
 import multiprocessing
 import os
 import statistics
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import torch
 
 from benchmarks.gpu_focus_prefill import SINKS, WINDOW, clock, dense, flash_there, graphed, inputs, quiet
+from benchmarks.gpu_options import Options, count
 from benchmarks.gpu_record import Recording
 from focus_core.benchmark.prefill import rotated
 from focus_core.kernels.focus.flash import attend, scatter, sort, tiled
@@ -178,11 +177,10 @@ def flash_rows(prepared: Prepared) -> list[dict[str, Any]]:
 
 def main() -> None:
     """Compile, time and write."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--json", type=Path, required=True)
-    parser.add_argument("--tokens", type=int, default=131072)
-    parser.add_argument("--shapes", nargs="*", default=list(SHAPES))
-    chosen = parser.parse_args()
+    parser = Options(__doc__)
+    parser.add_argument("--tokens", type=count, default=131072)
+    parser.add_argument("--shapes", nargs="+", choices=SHAPES, default=list(SHAPES))
+    chosen = parser.ready()
     quiet()
     record = Recording(chosen.json, "Sizes of Focus's GPU kernels beside one another.", SOURCES)
     jobs = [(name, *found) for name in chosen.shapes for found in candidates(name)]

@@ -9,7 +9,6 @@ weights, on the chunks and on the kernels.
 
 from __future__ import annotations
 
-import argparse
 import functools
 import gc
 import multiprocessing
@@ -18,7 +17,6 @@ import statistics
 import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -26,6 +24,7 @@ import torch
 from benchmarks.gpu_focus_prefill import clock, flash_there
 from benchmarks.gpu_focus_training_checks import check_all, make_call, plain
 from benchmarks.gpu_model_lines import KERNELS
+from benchmarks.gpu_options import Options, count, numbers, some_of
 from benchmarks.gpu_record import Recording
 from focus_core.benchmark.prefill import rotated, spread
 from focus_core.kernels.focus.soft import LogAgreement, soft_attention
@@ -208,13 +207,12 @@ def compiled(part: str) -> str:
 
 def main() -> None:
     """Check, time and write."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--json", type=Path, required=True)
-    parser.add_argument("--parts", default="check,layer,step", help=f"some of {', '.join(PARTS)}")
-    parser.add_argument("--repeats", type=int, default=7)
-    parser.add_argument("--lengths", default="1024,8192,32768", help="of the layer")
-    chosen = parser.parse_args()
-    parts, lengths = chosen.parts.split(","), [int(n) for n in chosen.lengths.split(",")]
+    parser = Options(__doc__)
+    parser.add_argument("--parts", type=some_of(PARTS), default="check,layer,step", help=f"some of {', '.join(PARTS)}")
+    parser.add_argument("--repeats", type=count, default=7)
+    parser.add_argument("--lengths", type=numbers(), default="1024,8192,32768", help="of the layer")
+    chosen = parser.ready()
+    parts, lengths = chosen.parts, chosen.lengths
     about = (
         "The soft gates that train Focus's router, forward and backward, by kernels that hold no array of all pairs: "
         "beside the chunks used before and dense attention."

@@ -11,7 +11,6 @@ are not ratios of serving: every row has both.
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import gc
 import statistics
@@ -28,11 +27,13 @@ from benchmarks.gpu_model_compile import compiling
 from benchmarks.gpu_model_graphs import graph_checks, graph_rows
 from benchmarks.gpu_model_lines import Line, Subject, llama_shape, smollm2
 from benchmarks.gpu_model_runs import Runner, checks, shortened
+from benchmarks.gpu_options import Options, count, loaded, numbers, some_of
 from benchmarks.gpu_record import Recording, say
 from focus_core.benchmark.prefill import rotated, spread
 from focus_core.errors import FocusError
 from focus_core.evaluation.sources import ROOT
 
+MODELS = ("smollm2", "llama")
 REPEATS = 5
 STEPS = 8
 """Tokens that are decoded after each prefill."""
@@ -161,18 +162,17 @@ def sources() -> list[str]:
 
 def main() -> None:
     """Check, time and write."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--json", type=Path, required=True)
-    parser.add_argument("--models", default="smollm2,llama")
+    parser = Options(__doc__)
+    parser.add_argument("--models", type=some_of(MODELS), default=",".join(MODELS))
     parser.add_argument("--model", default="smollm2", help="where SmolLM2 is, as load_model takes it")
-    parser.add_argument("--lengths", default="32768,131072")
-    parser.add_argument("--repeats", type=int, default=REPEATS, help="of each length")
-    parser.add_argument("--steps", type=int, default=STEPS, help="tokens that are decoded after each prefill")
+    parser.add_argument("--lengths", type=numbers(), default="32768,131072")
+    parser.add_argument("--repeats", type=count, default=REPEATS, help="of each length")
+    parser.add_argument("--steps", type=count, default=STEPS, help="tokens that are decoded after each prefill")
     parser.add_argument("--device", default="cuda")
-    parser.add_argument("--layers", type=int, help="layers of the random model, where not all are wanted")
+    parser.add_argument("--layers", type=count, help="layers of the random model, where not all are wanted")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="start no repeat that would end later")
-    chosen = parser.parse_args()
-    lengths, names = [int(n) for n in chosen.lengths.split(",")], chosen.models.split(",")
+    chosen = parser.ready()
+    lengths, names = chosen.lengths, chosen.models
     about = (
         "Whole models with dense attention and with the variants, prefill and decode of one sequence, eager. "
         "attention_ms is by events around attention in the same runs (routing, plan and merge included); append_ms is "
@@ -191,13 +191,13 @@ def main() -> None:
     # Processes compile while the first model is made here.
     with compiling(names, lengths, kernels) if on_gpu else contextlib.nullcontext() as pool:
         record = Recording(chosen.json, about, sources(), chosen.device)
-        subject: Subject | None = makers[names[0]]()
+        subject: Subject | None = loaded(makers[names[0]])
         tell("the first model is there")
         for said in pool or ():
             tell(said)
     for name in names:
         if subject is None:
-            subject = makers[name]()
+            subject = loaded(makers[name])
             tell(f"{name} is there")
         runner, subject = Runner(subject, chosen.steps), None
         found, given = checks(runner, kernels), runner.subject

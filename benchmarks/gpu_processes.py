@@ -12,7 +12,6 @@ Bases: ``tiny-novels``, which is trained, on a novel; and a random one of 0.5 B 
 
 from __future__ import annotations
 
-import argparse
 import gc
 import json
 import os
@@ -29,6 +28,7 @@ from typing import Any
 
 import torch
 
+from benchmarks.gpu_options import Options
 from benchmarks.gpu_record import Recording
 from focus_core.jobs.files import write_json
 
@@ -236,16 +236,14 @@ def follow(record: Recording, names: Sequence[str], folder: Path) -> None:
 
 def main() -> int:
     """Run all: small runs of one process beside the large ones of one, then those of two."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--json", type=Path, default=Path("processes.json"))
+    parser = Options(__doc__.splitlines()[0], gpus=2, file=Path("processes.json"))
     parser.add_argument("--work", nargs="+", choices=RUNS, help="be one process of these runs")
     parser.add_argument("--folder", type=Path, help="where the runs lie")
     args = parser.parse_args()
     if args.work:
         work(args.work, args.folder)
         return 0
-    if torch.cuda.device_count() < 2:
-        raise SystemExit(f"This needs two GPUs, and there are {torch.cuda.device_count()}.")
+    parser.check(args)
     record = Recording(args.json, " ".join(__doc__.split("\n\n")[1].split()), SOURCES)
     memory, broken = Path("/dev/shm"), False
     with tempfile.TemporaryDirectory(dir=memory if memory.is_dir() else None) as place:

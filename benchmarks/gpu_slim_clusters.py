@@ -6,13 +6,11 @@ ones without one stage each, which says what bounds the kernel (their results ar
 
 from __future__ import annotations
 
-import argparse
 import functools
 import json
 import math
 import sys
 from contextlib import nullcontext
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -20,6 +18,7 @@ import torch
 from benchmarks import gpu_decode_shapes as shapes
 from benchmarks.gpu_decode_checks import LIMITS, slim
 from benchmarks.gpu_decode_ways import Race, compared, dense_kernels, rate
+from benchmarks.gpu_options import Options, count, some_of
 from benchmarks.gpu_record import Recording
 from benchmarks.gpu_slim_ways import CHANGED, CHECKED, OWN, PLANS, ROTATED, build, changed, kind_of, suits, used
 from focus_core.benchmark.prefill import spread
@@ -27,6 +26,7 @@ from focus_core.kernels.slim import cluster_decode as clusters
 from focus_core.kernels.slim import slim_attention
 from focus_core.kernels.slim.cluster_decode import ClusterPlan
 
+PARTS = ("check", "own", "time")
 SOURCES = ["focus_core/kernels/cuda/instructions.cu", "focus_core/kernels/slim/decode.cu"]
 SOURCES += [f"focus_core/kernels/slim/{name}.py" for name in ("cluster_decode", "triton_decode")]
 
@@ -170,12 +170,13 @@ def short(row: dict[str, Any]) -> str:
 
 def main() -> None:
     """Check, time and write."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--json", type=Path, required=True)
-    parser.add_argument("--parts", default="check,own,time", help="own: blocks that each copy all angles")
-    parser.add_argument("--repeats", type=int, default=15)
+    parser = Options(__doc__)
+    parser.add_argument(
+        "--parts", type=some_of(PARTS), default=",".join(PARTS), help="own: blocks that each copy all angles"
+    )
+    parser.add_argument("--repeats", type=count, default=15)
     parser.add_argument("--triton", action="store_true", help="time Triton's kernels too")
-    chosen = parser.parse_args()
+    chosen = parser.ready()
     record = Recording(chosen.json, "Slim attention's decode step by clusters of blocks beside dense ones.", SOURCES)
     with torch.no_grad():
         wanted = checks() if "check" in chosen.parts else []

@@ -9,19 +9,18 @@ rows against double precision over the kept blocks. ``--parts`` chooses; ``--act
 
 from __future__ import annotations
 
-import argparse
 import functools
 import math
 import os
 import statistics
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import torch
 
 from benchmarks import gpu_xattention_tune as tune
+from benchmarks.gpu_options import Options, count, loaded, numbers, some_of
 from benchmarks.gpu_record import Recording
 from benchmarks.gpu_xattention_checks import check_all, check_flash
 from benchmarks.gpu_xattention_inputs import Activations, random_inputs
@@ -260,20 +259,18 @@ def synthetic(tokens: int, device: str, repeats: int, shape: tuple[int, int, int
 
 def main() -> None:
     """Check, tune, time and write."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--json", type=Path, required=True)
-    parser.add_argument("--parts", default=",".join(PARTS))
+    parser = Options(__doc__)
+    parser.add_argument("--parts", type=some_of(PARTS), default=",".join(PARTS))
     parser.add_argument("--model", "--model-dir", default="smollm2", help="what load_model takes")
     parser.add_argument("--activations", choices=("model", "random"), default="model")
-    parser.add_argument("--lengths", default="8192,32768,131072")
-    parser.add_argument("--layers", default="2,8,15,22,28")
-    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--lengths", type=numbers(), default="8192,32768,131072")
+    parser.add_argument("--layers", type=numbers(0), default="2,8,15,22,28")
+    parser.add_argument("--repeats", type=count, default=5)
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--no-flex", action="store_true", help="leave FlexAttention's compiling out")
-    chosen = parser.parse_args()
-    parts, device = chosen.parts.split(","), chosen.device
-    lengths = [int(n) for n in chosen.lengths.split(",")]
-    layers = [int(n) for n in chosen.layers.split(",")]
+    chosen = parser.ready()
+    parts, device = chosen.parts, chosen.device
+    lengths, layers = chosen.lengths, chosen.layers
     record = Recording(chosen.json, "XAttention's GPU kernels beside dense attention.", SOURCES, device)
     with torch.no_grad():
         if "check" in parts:
@@ -282,7 +279,8 @@ def main() -> None:
             print(f"{sum(row['good'] for row in checks)} of {len(checks)} checks hold", flush=True)
         model = None
         if chosen.activations == "model" and {"tune", "real", "needle"} & set(parts):
-            model = Activations(chosen.model, device, "bfloat16" if device == "cuda" else "float16", layers)
+            kind = "bfloat16" if device == "cuda" else "float16"
+            model = loaded(functools.partial(Activations, chosen.model, device, kind, layers))
         if "tune" in parts:
             tune.warm(max(1, min(14, (os.cpu_count() or 2) - 2)))
         real = []
