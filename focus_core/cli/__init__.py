@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from types import ModuleType
 from typing import NoReturn
 
-from focus_core.cli.output import check_writable, clear_progress, write_json
+from focus_core.cli.output import check_json, clear_progress, write_json
 from focus_core.errors import (
     Cancelled,
     FocusError,
@@ -75,7 +75,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if count > 1 and not getattr(args.module, "SHARED", False):
             raise InvalidInput(f"{args.command} is one process's work, and {count} were started.", "Start it alone.")
         if args.json is not None and rank == 0:
-            check_writable(args.json)
+            check_json(args.json)
         document = args.module.run(args)
         if rank:
             return DONE

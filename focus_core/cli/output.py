@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from focus_core.errors import InvalidInput
+from focus_core.jobs.files import read_json
 from focus_core.jobs.files import write_json as write_packed
 from focus_core.launched import processes
 
@@ -34,6 +35,9 @@ def check_writable(path: str) -> None:
         raise InvalidInput(f"There is no folder {folder} for {path}.", "Create it, or name another file.")
     if Path(path).is_dir():
         raise InvalidInput(f"{path or 'An empty name'} cannot be written: it is a folder.", "Name a file.")
+    if Path(path).exists() and not Path(path).is_file():
+        # It would be replaced: with enough rights that is the end of /dev/null.
+        raise InvalidInput(f"{path} is a device or a pipe.", "Name a file, or - for the standard output.")
     try:
         # Permissions do not tell all: a file system may refuse whatever they say.
         handle, probe = tempfile.mkstemp(dir=folder, prefix=f".{Path(path).name}-")
@@ -41,6 +45,18 @@ def check_writable(path: str) -> None:
         os.unlink(probe)
     except OSError as error:
         raise InvalidInput(f"{path} cannot be written ({error.strerror}).", "Name another file.") from None
+
+
+def check_json(path: str) -> None:
+    """Refuse a result file that could not be written, or whose name belongs to something that is no JSON.
+
+    Raises:
+        InvalidInput: as ``check_writable``, or another file is there.
+    """
+    check_writable(path)
+    file = Path(path)
+    if path != "-" and file.is_file() and file.stat().st_size and read_json(file) is None:
+        raise InvalidInput(f"{path} is there and is no JSON.", "Name another file, or remove it first.")
 
 
 def adapter_folder(path: str, what: str = "the adapter") -> Path:

@@ -1,8 +1,11 @@
-"""Training writes over nothing that it did not make, and says at once what cannot be trained."""
+"""Nothing is written over that was not made here; what cannot be written or trained is said at once."""
+
+import os
 
 import pytest
 
 from focus_core.adapter import load_adapter
+from focus_core.cli import main
 from focus_core.models.loading import load_model
 from focus_core.routing.router import Router, RouterConfig
 from tests.tiny import save_tiny
@@ -15,6 +18,19 @@ def model(tmp_path_factory):
     folder = tmp_path_factory.mktemp("gpt2")
     save_tiny(folder, "gpt2", layers=1, heads=2, kv_heads=2, n_positions=64)
     return folder
+
+
+def test_a_result_takes_no_place_of_anything_else(refused, tmp_path):
+    notes, pipe = tmp_path / "notes.txt", tmp_path / "pipe"
+    notes.write_text("my notes")
+    assert "is no JSON" in refused("variants", "--json", notes)
+    assert notes.read_text() == "my notes"
+    os.mkfifo(pipe)
+    assert "is a device or a pipe" in refused("variants", "--json", pipe)
+    assert pipe.is_fifo()
+    notes.write_text("")
+    for _ in range(2):
+        assert main(["variants", "--json", str(notes)]) == 0
 
 
 def test_a_model_is_not_written_over(refused, model, text_file):
