@@ -23,6 +23,7 @@ from focus_core.benchmark.entries import grouped_choice
 from focus_core.benchmark.inputs import PHASES, Inputs, call_of, model_inputs, random_inputs
 from focus_core.benchmark.prefill import peak_bytes, rotated, spread
 from focus_core.errors import Cancelled, InvalidInput, TooLarge, Unsupported
+from focus_core.models.memory import free_memory
 
 if TYPE_CHECKING:
     import torch
@@ -83,7 +84,7 @@ def bench(
 
     Raises:
         InvalidInput: for a variant that is not a served mask, or wrong arguments.
-        TooLarge: for the reference backend on long sequences.
+        TooLarge: for the reference backend on long sequences, and for random inputs that do not fit in free memory.
         Cancelled: when ``cancel`` said so; rows already measured went to ``on_row``.
     """
     import torch
@@ -100,7 +101,12 @@ def bench(
     kind = getattr(torch, dtype, None)
     if not isinstance(kind, torch.dtype) or not kind.is_floating_point:
         raise InvalidInput(f"There is no float type {dtype!r}.", "It can be float32, bfloat16 or float16.")
+    if backend != "auto" and variants and not any(hasattr(v, "backend") for v in variants):
+        names = ", ".join(v.name for v in variants)
+        raise InvalidInput(f"{names} has no choice of backend, and {backend!r} was asked for.", "It can be auto.")
     chosen = [_with_backend(v, backend) for v in variants]
+    if activations == "random":
+        _check_room(batch * head_dim * 2 * (heads + kv_heads) * kind.itemsize, max(lengths), device)
     rows = []
     for at, length in enumerate(lengths):
         if activations == "random":
@@ -129,6 +135,23 @@ def _text(text: str | None) -> str:
     from focus_core.assets import load_text
 
     return load_text("persuasion").text
+
+
+def _check_room(token_bytes: int, length: int, device: str) -> None:
+    """Refuse a length whose query, key, value and output alone do not fit.
+
+    Args:
+        token_bytes: bytes of them a token, of all heads and sequences.
+        length: tokens.
+        device: where they would be.
+    """
+    free = free_memory(device)
+    if token_bytes * length > free:
+        raise TooLarge(
+            f"Query, key, value and output of {length:,} tokens take {token_bytes * length / 1e9:,.3g} GB, and "
+            f"{free / 1e9:,.3g} GB are free on {device}.",
+            f"Up to {free // token_bytes:,} tokens fit.",
+        )
 
 
 def _with_backend(variant: Variant, backend: str) -> Variant:

@@ -88,6 +88,8 @@ def test_balanced_sets():
         ({"repeats": 0}, InvalidInput, "0 repeats"),
         ({"dtype": "int64"}, InvalidInput, "no float type"),
         ({"backend": "reference", "lengths": [9000]}, TooLarge, "9000 x 9000"),
+        ({"backend": "reference", "variants": [make("sfa"), make("mla")]}, InvalidInput, "sfa, mla has no choice"),
+        ({"lengths": [64, 1 << 50]}, TooLarge, "of 1,125,899,906,842,624 tokens take .* GB are free on cpu"),
         ({"variants": [make("focus", {"gate": "soft"})]}, InvalidInput, "not a served mask"),
     ],
 )
