@@ -5,7 +5,8 @@ versions stand in ``environment``; ``sources`` are the kernel's files, and their
 since. It is written anew after each row, so a run that is cut short keeps what it has.
 
 ``python -m benchmarks.gpu_record PART.json ... --into FILE`` puts parts into one document: rows and checks keep the
-command and the time that they came from. Parts of different sources are refused.
+command and the time that they came from. Parts of different sources, cards or versions, parts that are the same run
+and parts whose checks failed are refused.
 """
 
 from __future__ import annotations
@@ -18,10 +19,14 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from focus_core.errors import FocusError, InvalidInput
 from focus_core.evaluation.environment import environment
 from focus_core.evaluation.sources import source_hash
 from focus_core.jobs.files import read_json, write_json
 
+SAME = ("device", "torch", "triton", "flash_attn_4")
+"""What parts of one record have in common."""
+NEEDED = ("about", "command", "environment", "sources", "source_hash", "checks", "rows")
 PACKAGES = {"triton": "triton", "flash_attn_4": "flash-attn-4"}
 
 
@@ -116,12 +121,20 @@ def joined(parts: Iterable[dict[str, Any]]) -> dict[str, Any]:
         command with its environment.
 
     Raises:
-        ValueError: the parts measured different code.
+        InvalidInput: the parts measured different code, on different cards or with different versions; a row stands in
+            two of them; or a check failed.
     """
     parts = list(parts)
-    hashes = {part["source_hash"] for part in parts}
+    hashes = {(part["source_hash"], *part["sources"]) for part in parts}
     if len(hashes) != 1:
-        raise ValueError(f"The parts measured {len(hashes)} versions of the code: measure all with one.")
+        raise InvalidInput(f"The parts measured {len(hashes)} versions of the code.", "Measure all with one.")
+    for name in SAME:
+        found = sorted({str(part["environment"].get(name)) for part in parts})
+        if len(found) > 1:
+            raise InvalidInput(f"The parts were measured on different {name}: {', '.join(found)}.", "Measure on one.")
+    failed = sum(not check["good"] for part in parts for check in part["checks"])
+    if failed:
+        raise InvalidInput(f"{failed} check(s) failed: what was timed may be wrong.", "Measure again what is mended.")
     runs: list[dict[str, Any]] = []
     checks: list[dict[str, Any]] = []
     rows: list[dict[str, Any]] = []
@@ -130,9 +143,27 @@ def joined(parts: Iterable[dict[str, Any]]) -> dict[str, Any]:
         runs += [run for run in own if run not in runs]
         came = {"command": part["command"], "time": part["environment"]["time"]}
         checks += part["checks"]
-        rows += [came | row for row in part["rows"]]
+        new = [came | row for row in part["rows"]]
+        if twice := sum(row in rows for row in new):
+            raise InvalidInput(f"{twice} row(s) of {part['command']} stand in two parts.", "Name each part once.")
+        rows += new
     reasons = {target: reason for part in parts for target, reason in part.get("why", {}).items()}
     return parts[0] | {"runs": runs, "checks": checks, "rows": rows} | ({"why": reasons} if reasons else {})
+
+
+def part_of(path: Path) -> dict[str, Any]:
+    """What a run wrote.
+
+    Raises:
+        InvalidInput: there is no file, it is cut short, or it is no record.
+    """
+    found = read_json(path)
+    if not isinstance(found, dict):
+        raise InvalidInput(f"{path} is not there or holds no whole JSON.", "Name what a benchmark wrote.")
+    lacking = [name for name in NEEDED if name not in found]
+    if lacking:
+        raise InvalidInput(f"{path} has no {', '.join(lacking)}.", "Name what a benchmark wrote.")
+    return found
 
 
 def main() -> None:
@@ -141,7 +172,15 @@ def main() -> None:
     parser.add_argument("parts", type=Path, nargs="+")
     parser.add_argument("--into", type=Path, required=True)
     chosen = parser.parse_args()
-    write_json(chosen.into, joined(read_json(path) for path in chosen.parts), indent=1)
+    try:
+        if chosen.into.exists() and not {*NEEDED} <= {*(read_json(chosen.into) or ())}:
+            raise InvalidInput(f"{chosen.into} is there and is no record.", "Name another file.")
+        write_json(chosen.into, joined(map(part_of, chosen.parts)), indent=1)
+        chosen.into.chmod(0o644)
+    except FocusError as problem:
+        parser.exit(2, f"{problem}\n")
+    except OSError as problem:
+        parser.exit(1, f"{chosen.into} cannot be written ({problem.strerror}).\n")
 
 
 if __name__ == "__main__":

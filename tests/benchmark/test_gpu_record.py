@@ -1,10 +1,13 @@
 """What a measurement on a GPU writes: where, by which command, of which code; and parts of it put together."""
 
 import json
+import sys
 
 import pytest
 
-from benchmarks.gpu_record import Recording, joined
+from benchmarks import gpu_record
+from benchmarks.gpu_record import Recording, joined, main
+from focus_core.errors import InvalidInput
 from focus_core.evaluation import sources
 from focus_core.evaluation.sources import code_changed, source_hash
 
@@ -74,17 +77,19 @@ def test_a_measurement_that_goes_on_replaces_its_rows_alone(tmp_path, code):
     assert json.loads(path.read_text())["rows"] == [{"tokens": 1}, {"tokens": 2, "n": 2}]
 
 
-def test_parts_keep_where_each_row_came_from():
-    def part(command, hash="1"):
-        return {
-            "about": command,
-            "command": command,
-            "environment": {"time": f"after {command}"},
-            "source_hash": hash,
-            "checks": [{"good": True}],
-            "rows": [{"tokens": 1}],
-        }
+def part(command, hash="1", good=True, **environment):
+    return {
+        "about": command,
+        "command": command,
+        "environment": {"time": f"after {command}", **environment},
+        "sources": ["kernel"],
+        "source_hash": hash,
+        "checks": [{"good": good}],
+        "rows": [{"tokens": 1}],
+    }
 
+
+def test_parts_keep_where_each_row_came_from():
     one = joined([part("first"), part("second")])
     assert one["about"] == "first"
     assert len(one["checks"]) == 2
@@ -93,5 +98,46 @@ def test_parts_keep_where_each_row_came_from():
     again = joined([one, part("third")])
     assert [run["command"] for run in again["runs"]] == ["first", "second", "third"]
     assert [row["command"] for row in again["rows"]] == ["first", "second", "third"]
-    with pytest.raises(ValueError, match="2 versions"):
-        joined([part("first"), part("second", "2")])
+
+
+@pytest.mark.parametrize(
+    ("other", "sentence"),
+    [
+        (part("second", "2"), "2 versions"),
+        (part("second", device="NVIDIA A100", torch="2"), "different device: NVIDIA A100, NVIDIA H200"),
+        (part("second", device="NVIDIA H200", torch="3"), "different torch: 2, 3"),
+        (part("second", good=False, device="NVIDIA H200", torch="2"), r"1 check\(s\) failed"),
+        (part("first", device="NVIDIA H200", torch="2"), r"1 row\(s\) of first stand in two parts"),
+    ],
+)
+def test_parts_that_are_no_one_record_are_refused(other, sentence):
+    with pytest.raises(InvalidInput, match=sentence):
+        joined([part("first", device="NVIDIA H200", torch="2"), other])
+
+
+def test_joining_refuses_in_one_line_and_leaves_what_is_there(tmp_path, monkeypatch, capsys):
+    good, cut, into = tmp_path / "good.json", tmp_path / "cut.json", tmp_path / "into.json"
+    good.write_text(json.dumps(part("first")))
+    cut.write_text(good.read_text()[:60])
+
+    def join(*parts, code=2):
+        monkeypatch.setattr(sys, "argv", ["x", *map(str, parts), "--into", str(into)])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        assert ended.value.code == code
+        return capsys.readouterr().err
+
+    assert join(good, cut) == f"{cut} is not there or holds no whole JSON. Name what a benchmark wrote.\n"
+    assert "is not there" in join(tmp_path / "none.json")
+    cut.write_text('{"rows": [], "about": "x"}')
+    assert "has no command, environment, sources, source_hash, checks" in join(cut)
+    assert not into.exists()
+    into.write_text("my notes")
+    assert "is there and is no record" in join(good)
+    assert into.read_text() == "my notes"
+    into.unlink()
+    into.mkdir()
+    assert "is there and is no record" in join(good)
+    into.rmdir()
+    monkeypatch.setattr(gpu_record, "write_json", lambda *_, **__: (into / "no" / "folder").read_text())
+    assert "cannot be written (No such file or directory)" in join(good, code=1)
