@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import sys
 from collections.abc import Collection, Iterable, Sequence
 from importlib import metadata
@@ -122,7 +123,7 @@ def joined(parts: Iterable[dict[str, Any]]) -> dict[str, Any]:
 
     Raises:
         InvalidInput: the parts measured different code, on different cards or with different versions; a row stands in
-            two of them; or a check failed.
+            two of them; a check failed; or an error is no number.
     """
     parts = list(parts)
     hashes = {(part["source_hash"], *part["sources"]) for part in parts}
@@ -135,6 +136,9 @@ def joined(parts: Iterable[dict[str, Any]]) -> dict[str, Any]:
     failed = sum(not check["good"] for part in parts for check in part["checks"])
     if failed:
         raise InvalidInput(f"{failed} check(s) failed: what was timed may be wrong.", "Measure again what is mended.")
+    wrong = sum(not math.isfinite(row.get("error", 0.0)) for part in parts for row in part["rows"])
+    if wrong:
+        raise InvalidInput(f"The error of {wrong} row(s) is no number.", "Measure again what is mended.")
     runs: list[dict[str, Any]] = []
     checks: list[dict[str, Any]] = []
     rows: list[dict[str, Any]] = []

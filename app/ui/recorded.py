@@ -37,9 +37,11 @@ def lines() -> list[Record]:
     return _lines(*_state())
 
 
-def _state() -> tuple[str, float]:
+def _state() -> tuple[str, int]:
+    """The folder and a number that is another one when a file comes, goes or changes, whatever its time."""
     folder = results_folder()
-    return str(folder), max((p.stat().st_mtime for p in folder.glob("*.json")), default=0.0)
+    found = [(path.name, path.stat()) for path in folder.glob("*.json") if path.is_file()]
+    return str(folder), hash(tuple(sorted((name, stat.st_mtime_ns, stat.st_size) for name, stat in found)))
 
 
 @st.cache_data(show_spinner=False, max_entries=16)
@@ -48,10 +50,10 @@ def _document(path: str, modified: float) -> dict[str, Any] | None:
 
 
 @st.cache_data(show_spinner=False, max_entries=16)
-def _documents(folder: str, modified: float, prefix: str) -> list[dict[str, Any]]:
+def _documents(folder: str, state: int, prefix: str) -> list[dict[str, Any]]:
     return records.documents(Path(folder), prefix)
 
 
 @st.cache_data(show_spinner=False, max_entries=4)
-def _lines(folder: str, modified: float) -> list[Record]:
+def _lines(folder: str, state: int) -> list[Record]:
     return records.records(records.documents(Path(folder)))

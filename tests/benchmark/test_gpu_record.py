@@ -107,6 +107,10 @@ def test_parts_keep_where_each_row_came_from():
         (part("second", device="NVIDIA A100", torch="2"), "different device: NVIDIA A100, NVIDIA H200"),
         (part("second", device="NVIDIA H200", torch="3"), "different torch: 2, 3"),
         (part("second", good=False, device="NVIDIA H200", torch="2"), r"1 check\(s\) failed"),
+        (
+            part("second", device="NVIDIA H200", torch="2") | {"rows": [{"error": float("nan")}]},
+            r"error of 1 row\(s\) is no number",
+        ),
         (part("first", device="NVIDIA H200", torch="2"), r"1 row\(s\) of first stand in two parts"),
     ],
 )
