@@ -10,7 +10,17 @@ from typing import Any
 import plotly.graph_objects as go
 
 from analysis.comparison import by_line, is_baseline, median
-from analysis.gpu_results import Row, kernel_name, named, setting_of, shape_of, stages_of
+from analysis.gpu_results import (
+    Row,
+    form_of,
+    kernel_name,
+    method_of,
+    named,
+    setting_of,
+    shape_of,
+    stages_of,
+    with_kernel_starts,
+)
 from analysis.lines import DASHES, SYMBOLS, colour
 from analysis.numbers import duration, length, percent, sig3, times
 from analysis.palette import GROUPS, KEPT, WINDOW
@@ -95,7 +105,7 @@ def above_limit(rows: Iterable[Row]) -> str:
     if not found:
         return ""
     most = "; ".join(f"{name}, {times(over)} its limit at {tokens:,} tokens" for name, (over, tokens) in found.items())
-    return f"Above it: {most}."
+    return f"Above it, at a higher rate than dense's: {most}."
 
 
 def _value(row: Row, suffix: str, picture: str) -> float | None:
@@ -190,13 +200,13 @@ def _losing(figure: go.Figure) -> None:
 
 
 def stage_bars(rows: Iterable[Row]) -> go.Figure:
-    """Share of each stage in the time of a forward, one bar a shape and length."""
+    """Share of each stage in the time of a forward, one bar a shape and length; the time as called is in the hover."""
     figure = go.Figure()
     found = [row for _, series in series_of(rows) for row in series if stages_of(row)]
     if not found:
         return quiet(say(figure, NOTHING), height=320)
     names = list(dict.fromkeys(name for row in found for name in stages_of(row)))
-    labels = [f"{length(row['tokens'])} · {shape_of(row)} · {setting_of(row)}" for row in found]
+    labels = _stage_labels(found)
     totals = [sum(stages_of(row).values()) for row in found]
     for at, name in enumerate(names):
         ms = [stages_of(row).get(name, 0.0) for row in found]
@@ -211,8 +221,14 @@ def stage_bars(rows: Iterable[Row]) -> go.Figure:
             textposition="inside",
             insidetextanchor="middle",
             textangle=0,
-            customdata=[[duration(part), percent(share / 100)] for part, share in zip(ms, shares, strict=True)],
-            hovertemplate=f"<b>{name}</b><br>%{{y}}<br>%{{customdata[0]}}, %{{customdata[1]}}<extra></extra>",
+            customdata=[
+                [duration(part), percent(share / 100), escape(named(row)), duration(row.median("ms"))]
+                for part, share, row in zip(ms, shares, found, strict=True)
+            ],
+            hovertemplate=(
+                f"<b>{name}</b>: %{{customdata[0]}}, %{{customdata[1]}}<br>%{{customdata[2]}}"
+                "<br>the whole as called: %{customdata[3]}<extra></extra>"
+            ),
         )
     for label, whole in zip(labels, totals, strict=True):
         note = {"showarrow": False, "xanchor": "left", "font": {"size": 12, "color": QUIET}}
@@ -221,7 +237,37 @@ def stage_bars(rows: Iterable[Row]) -> go.Figure:
     figure.update_xaxes(tickvals=[0, 25, 50, 75, 100])
     figure.update_yaxes(autorange="reversed", showgrid=False)
     uniform = {"minsize": 10, "mode": "hide"}
-    return quiet(figure, height=130 + 34 * len(found), barmode="stack", uniformtext=uniform)
+    quiet(figure, height=130 + 34 * len(found), barmode="stack", uniformtext=uniform)
+    return figure.update_layout(legend={"traceorder": "normal"})
+
+
+def _stage_labels(rows: list[Row]) -> list[str]:
+    """A bar's name: length, method, and its shape and settings as far as they tell the method's bars apart."""
+    shapes = {method: {shape_of(row) for row in rows if row.method == method} for method in {r.method for r in rows}}
+    labels = []
+    for row in rows:
+        shape = shape_of(row) if len(shapes[row.method]) > 1 else ""
+        called = ", as called" if with_kernel_starts(row) else ""
+        parts = (length(row["tokens"]), method_of(row), shape, (form_of(row) or setting_of(row)) + called)
+        labels.append(" · ".join(filter(None, parts)))
+    if len(set(labels)) < len(labels):
+        return [f"{length(row['tokens'])} · {named(row)}" for row in rows]
+    return labels
+
+
+def starting(rows: Iterable[Row]) -> str:
+    """What the stages and what a call takes, at the shortest length timed as graphs: a sentence, or nothing."""
+    found = [row for _, series in series_of(rows) for row in series if stages_of(row) and row["ms_graph"] is not None]
+    row = min(found, key=lambda row: row["tokens"], default=None)
+    if row is None:
+        return ""
+    whole, called = sum(stages_of(row).values()), row.median("ms")
+    if called is None or whole >= called:
+        return ""
+    return (
+        f"Starting kernels is not in the bars: at {row['tokens']:,} tokens the stages take {duration(whole)} and a "
+        f"call {duration(called)}."
+    )
 
 
 def model_cases(rows: Iterable[Row]) -> dict[str, tuple[str, str]]:

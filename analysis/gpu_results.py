@@ -6,6 +6,7 @@ shows by being there.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -25,6 +26,13 @@ _FORMED = {"packed": "query heads as queries", "padded": "padded values"}
 SUFFIXES = ("", "_graph")
 """As the library is called, and the same calls replayed as one CUDA graph."""
 _FORMS = {"own": "as published", "before": "as served"}
+_METHODS = {"focus": "Focus", "xattention": "XAttention", "sfa": "SFA", "slim": "Slim", "mla": "MLA"}
+_DESIGNS = {
+    "absorbed_torch": "absorbed, by torch's products",
+    "triton": "Triton's kernels",
+    "groups by flash": "group pass by flash-attn-4",
+    "groups by triton": "group pass by Triton",
+}
 STAGES = {
     "plan": "plan",
     "gather": "gather",
@@ -38,7 +46,10 @@ STAGES = {
 
 @dataclass(frozen=True, eq=False)
 class Run:
-    """One command: its file, when it ran, on what, of which code, and whether that code has changed since."""
+    """One command: its file, when it ran, on what, of which code, and whether that code has changed since.
+
+    ``checks`` are those of its file: how many hold, of how many, and the commands that made them where others did.
+    """
 
     file: str
     command: str
@@ -47,6 +58,7 @@ class Run:
     source_hash: str
     changed: bool | None
     why: dict[str, str]
+    checks: tuple[int, int, tuple[str, ...]] = (0, 0, ())
 
     @property
     def date(self) -> str:
@@ -144,6 +156,9 @@ def rows_of(documents: Iterable[dict[str, Any]]) -> list[Row]:
     for document in filter(is_of_a_gpu, documents):
         runs = {run["command"]: run["environment"] for run in document.get("runs") or []}
         changed, made = code_changed(document), {}
+        timed = {str(values.get("command") or document.get("command") or "") for values in document["rows"]}
+        others = tuple(command for command in runs if command not in timed)
+        good = [bool(check.get("good")) for check in document.get("checks") or []]
         for values in document["rows"]:
             command = str(values.get("command") or document.get("command") or "")
             if command not in made:
@@ -156,6 +171,7 @@ def rows_of(documents: Iterable[dict[str, Any]]) -> list[Row]:
                     str(document.get("source_hash") or ""),
                     changed,
                     dict(document.get("why") or {}),
+                    (sum(good), len(good), others),
                 )
             found.append(Row(values, made[command]))
     return found
@@ -190,8 +206,28 @@ def form_of(row: Row) -> str:
 
 def named(row: Row) -> str:
     """Method, heads and settings in one line."""
-    method = {"focus": "Focus", "xattention": "XAttention", "sfa": "SFA", "slim": "Slim", "mla": "MLA"}
-    return ", ".join(filter(None, (method.get(row.method, row.method), shape_of(row), setting_of(row))))
+    return ", ".join(filter(None, (method_of(row), shape_of(row), setting_of(row))))
+
+
+def method_of(row: Row) -> str:
+    """The method as people call it."""
+    return _METHODS.get(row.method, row.method)
+
+
+def design_of(row: Row) -> str:
+    """A design that was tried, in words: ``tile 32, stages 4, teams 1``."""
+    name = str(row["design"] or NONE)
+    sizes = re.fullmatch(r"\w+Plan\((.*)\)", name)
+    return sizes[1].replace("=", " ") if sizes else _DESIGNS.get(name, name)
+
+
+def activations_of(row: Row) -> str:
+    """Which layers' own activations a row is of, and how positions past the model's are read; empty of random ones."""
+    if row["layers"] is None or row["rope"] is None:
+        return ""
+    return (
+        f"mean of {row['layers']} layers of {row['activations']}, positions: {row['rope'].removesuffix(' positions')}"
+    )
 
 
 def training_of(row: Row) -> str:
@@ -209,11 +245,18 @@ def chunks_of(row: Row) -> str:
 
 
 def stages_of(row: Row) -> dict[str, float]:
-    """Milliseconds of each stage, as people call it, in the order that they run."""
+    """Milliseconds of each stage, as people call it, in the order that they run: as CUDA graphs where timed so."""
     found = row["stages_ms"] or {}
+    if row["select_graph_ms"] is not None and (whole := row.median("ms_graph")) is not None:
+        found = {"select": row["select_graph_ms"], "attend": whole - row["select_graph_ms"]}
     named = {STAGES[key]: found[key] for key in STAGES if key in found}
     rest = {key.replace("_", " "): value for key, value in found.items() if key not in STAGES}
     return {name: v["median"] if isinstance(v, dict) else v for name, v in (named | rest).items()}
+
+
+def with_kernel_starts(row: Row) -> bool:
+    """Whether a row's stages were timed as they are called, starting kernels included: XAttention's without graphs."""
+    return row.method == "xattention" and row["select_graph_ms"] is None
 
 
 def profile(row: Row) -> str:
@@ -245,6 +288,15 @@ def baseline(row: Row) -> str:
     return f"{row.baseline(suffix)} {duration(dense)}, own {duration(own)}"
 
 
+def repeats(row: Row) -> str:
+    """How often a row ran, and between which times eight of ten runs were: ``7 (4.25 ms to 4.46 ms)``."""
+    found = row.values.get(f"ms{(row.speedup() or (0.0, ''))[1]}")
+    count = found.get("n", row["repeats"]) if isinstance(found, dict) else row["repeats"]
+    if count is None or not isinstance(found, dict) or "p10" not in found:
+        return NONE if count is None else str(count)
+    return f"{count} ({duration(found['p10'])} to {duration(found['p90'])})"
+
+
 def error(row: Row) -> str:
     """The relative error against double precision."""
     found = row.median("error")
@@ -253,7 +305,8 @@ def error(row: Row) -> str:
 
 def extra_memory(row: Row) -> str:
     """Peak memory beyond the inputs and the output."""
-    if row["extra_mb"] is None:
-        return NONE
-    ratio = row["extra_over_qkvo"]
-    return f"{sig3(row['extra_mb'])} MiB" + (f" ({times(ratio)} of q, k, v, out)" if ratio is not None else "")
+    size, ratio = row["extra_mb"], row["extra_over_qkvo"]
+    shown = f"{times(ratio)} of q, k, v, out" if ratio is not None else ""
+    if size is None:
+        return shown or NONE
+    return f"{sig3(size)} MiB" + (f" ({shown})" if shown else "")

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from analysis.gpu_results import Row, form_of, named, profile, shape_of
-from analysis.numbers import NONE, percent, times
+from analysis.gpu_results import Row, activations_of, form_of, named, profile, shape_of
+from analysis.numbers import NONE, duration, percent, times
 
 MET, MISSED, UNMEASURED = "met", "missed", "not measured"
 _MHA64 = {"heads": 12, "dim": 64}
@@ -226,25 +226,44 @@ def _best(target: Target, rows: list[Row]) -> Outcome:
     assert value is not None, "rows without it were left out"
     said = [target.show(value)]
     shown = row.speedup()
-    if shown is not None and target.show is times:
+    if target.of:
+        said += _of_another(row, target.key)
+    elif shown is not None:
+        said += [f"{times(shown[0])} against dense"] if target.show is not times else []
         if shown[1]:
             said.append("both as CUDA graphs")
             if row["speedup"] is not None:
-                said.append(f"{times(row['speedup'])} as called")
+                said.append(f"{_as_called(row, target)} as called")
         if (paper := row.against("fa2", shown[1])) is not None and row["baseline" + shown[1]] != "fa2":
-            said.append(f"{times(paper)} FlashAttention-2{_few(row, 'fa2')}")
-    elif shown is not None and not target.of:
-        said.append(f"{times(shown[0])} dense")
-    if form_of(row):
-        said.append(form_of(row))
-    if row.limit() is not None and target.show is times:
+            said.append(f"{times(paper)} against FlashAttention-2{_few(row, 'fa2')}")
+    said += filter(None, (form_of(row), "" if target.of else activations_of(row)))
+    if row.limit() is not None and not target.of:
         said.append(f"limit {times(row.limit())}")
+    if row["ceiling"] is not None and target.show is times:
+        said.append(f"limit by bytes {times(row['ceiling'])}")
     shapes = {(shape_of(one), one["batch"] or 1): target.value(one) or 0.0 for one in last}
     if len(shapes) > 1:
         best, worst = f"{shape_of(row)}, batch {row['batch'] or 1}", (max if target.most else min)(shapes.values())
         said.append(f"the best of {len(shapes)} shapes: {best}; the least is {target.show(worst)}")
     state = MET if target.meets(value) else MISSED
     return Outcome(target, state, "; ".join(said), row, "" if state == MET else profile(row))
+
+
+def _as_called(row: Row, target: Target) -> str:
+    """A target's number of the same calls without CUDA graphs."""
+    limit = row.limit()
+    return times(row["speedup"]) if target.show is times or not limit else percent(row["speedup"] / limit)
+
+
+def _of_another(row: Row, key: str) -> list[str]:
+    """What a number that is judged beside another one is a part of."""
+    if key != "xattention-select":
+        return []
+    said = [f"{duration(row['select_ms'])} of {duration(row.baseline_ms())}, as called"] if row["select_ms"] else []
+    whole = row.baseline_ms("_graph")
+    if row["select_graph_ms"] is not None and whole:
+        said.append(f"as CUDA graphs {percent(row['select_graph_ms'] / whole)}")
+    return said
 
 
 def _few(row: Row, kernel: str) -> str:
@@ -317,12 +336,17 @@ def answer(rows: Iterable[Row]) -> str:
     if not found:
         return "Nothing is recorded of a GPU here: python -m benchmarks.gpu_focus measures it."
     best = max(found, key=lambda row: row["speedup"])
-    lost = max((row for row in found if row["speedup"] < 1), key=lambda row: row["tokens"], default=None)
+    slow = [row["tokens"] for row in found if row["speedup"] < 1]
     said = (
         f"On an {best.run.card}, Focus with 16 groups computes {times(best.limit())} fewer pairs at {best['tokens']:,} "
         f"tokens, and is {times(best['speedup'])} as fast as the fastest dense kernel ({best.baseline()})"
     )
-    if lost is None:
+    if not slow:
         return f"{said}."
-    helped = (lost["speedup_graph"] or 0) > 1
-    return f"{said}; at {lost['tokens']:,} tokens it is slower{', except as a CUDA graph' if helped else ''}."
+    kept = [row["tokens"] for row in found if row["speedup_graph"] is not None and row["speedup_graph"] < 1]
+    graphs = {row["tokens"] for row in found if row["speedup_graph"] is not None}
+    if max(slow) in kept or max(slow) not in graphs:
+        rest = ""
+    else:
+        rest = f", as a CUDA graph up to {max(kept):,}" if kept else ", except as a CUDA graph"
+    return f"{said}; up to {max(slow):,} tokens it is slower{rest}."

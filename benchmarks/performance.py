@@ -12,7 +12,7 @@ from pathlib import Path
 from analysis import gpu_results as words
 from analysis.gpu_results import Row, Run, rows_of
 from analysis.gpu_targets import MISSED, Outcome, outcomes
-from analysis.numbers import NONE, duration, percent, sig3, times
+from analysis.numbers import NONE, duration, percent, sig3, times, with_spread
 from analysis.records import documents
 from focus_core import assets
 
@@ -38,9 +38,18 @@ class Runs:
         """One line a run."""
         return [
             f"{i}. `{run.command}`: {run.card}, {run.versions()}, {run.time}, `data/results/{run.file}`, sources "
-            f"`{run.source_hash[:12]}`{CHANGED if run.changed else ''}"
+            f"`{run.source_hash[:12]}`{CHANGED if run.changed else ''}{_checks(run)}"
             for i, run in enumerate(self.found, 1)
         ]
+
+
+def _checks(run: Run) -> str:
+    """How many checks of the same code hold, and what made them where another command did."""
+    held, count, others = run.checks
+    if not count:
+        return ""
+    by = f" (`{'`, `'.join(others)}`)" if others else ""
+    return f"; {held} of {count} checks hold{by}"
 
 
 def page(rows: Sequence[Row]) -> str:
@@ -53,18 +62,29 @@ def page(rows: Sequence[Row]) -> str:
         "the end with its command. One card; dense is the fastest kernel of those that were timed in the same run, "
         "interleaved, medians; planning, sorting, gathering, selection and merging are in the time; the error is "
         "against double precision in the same run.\n",
+        "As called, the CPU starts one kernel after another; as a CUDA graph, one launch starts all of a call's "
+        "kernels, and both sides of a ratio are run so. K=16 q4k1: 16 groups; a query looks into 4 of "
+        "them, a key is in 1. Focus's groups are random and even, its queries, keys and values random too; with window "
+        "256. XAttention as published lets a block's own queries choose what it sees; as served, those of the block "
+        "before, so that no choice depends on later tokens.\n",
         _targets(found, runs),
         _missed(found),
-        "## Where the time goes\n",
-        "Focus's forward by stage. The pair limit is what the kept pairs alone would give at the dense kernel's rate: "
-        "more than 100 % of it means that the kept pairs are computed at a higher rate than that kernel's.\n",
+        "## By length, and where the time goes\n",
+        "The pair limit is what the kept pairs alone would give at the dense kernel's rate. Each stage is timed by "
+        "itself as a CUDA graph, so that the stages leave out what starting kernels takes as called; where nothing was "
+        "timed as a graph, they are as called.\n",
         _stages(kept, runs),
+        *_kept(rows, runs),
         *_decode(kept, runs),
         *_needles(rows, runs),
         *_models(kept, runs),
         *_training(kept, runs),
         *_tried(rows, runs),
         "## The runs\n",
+        "To repeat one, on a machine with such a card: `make setup`, `.venv/bin/pip install --pre -r "
+        "requirements-gpu.txt`, then its command in this folder with `.venv/bin/python` for `python`. `--json` names "
+        "the file that it writes. `python -m benchmarks.gpu_record A.json B.json --into FILE` joins parts of one "
+        "version of the code, and `python -m benchmarks.performance` writes this page from `data/results`.\n",
         "\n".join(runs.listed()) + "\n",
     ]
     return "\n".join(filter(None, parts))
@@ -76,17 +96,20 @@ def _table(head: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
 
 
 def _targets(found: list[Outcome], runs: Runs) -> str:
-    head = ("what", "aimed at", "", "measured", "fastest dense", "error", "extra memory", "run")
+    head: tuple[str, ...] = ("what", "aimed at", "state", "measured", "fastest dense", "runs (8 of 10 between)")
+    head += ("error", "extra memory", "run")
     lines = []
     for one in found:
         row = one.row
-        cells = [NONE] * 3 if row is None or row.speedup() is None else _cells(row)
+        # Whole models are rows of a table of their own.
+        none = row is None or row.speedup() is None or row.method == "model"
+        cells = [NONE] * 4 if none or row is None else _cells(row)
         lines.append((one.target.what, one.target.aim, one.state, one.measured, *cells, runs.mark(row)))
     return _table(head, lines)
 
 
 def _cells(row: Row) -> list[str]:
-    return [words.baseline(row), words.error(row), words.extra_memory(row)]
+    return [words.baseline(row), words.repeats(row), words.error(row), words.extra_memory(row)]
 
 
 def _missed(found: list[Outcome]) -> str:
@@ -101,48 +124,92 @@ def _missed(found: list[Outcome]) -> str:
 
 
 def _stages(rows: list[Row], runs: Runs) -> str:
-    found = [row for row in rows if row.method == "focus" and row["phase"] == "prefill"]
-    found.sort(key=lambda row: (row["heads"], row["dim"], row["looks"] or 1, -row["groups"], row["tokens"]))
-    head = ("heads", "setting", "tokens", "ms", "faster", "as CUDA graphs", "pair limit", "of it", "stages", "run")
+    found = [row for row in rows if row.method in ("focus", "xattention") and row["phase"] == "prefill"]
+    found.sort(key=lambda row: (row.method, row["heads"], row["dim"], words.setting_of(row), row["tokens"]))
+    head: tuple[str, ...] = ("what", "tokens", "ms as called", "fastest dense", "faster as called")
+    head += ("faster as CUDA graphs", "pair limit", "of it as called", "as CUDA graphs", "stages", "error", "run")
     lines = []
     for row in found:
         stages = ", ".join(f"{name} {duration(ms)}" for name, ms in words.stages_of(row).items())
-        numbers = (f"{row['tokens']:,}", sig3(row.median("ms")), times(row["speedup"]), times(row["speedup_graph"]))
-        limit = (times(row.limit()), percent(row["share_of_limit"]))
-        lines.append((words.shape_of(row), words.setting_of(row), *numbers, *limit, stages or NONE, runs.mark(row)))
+        stages += " as called" if stages and words.with_kernel_starts(row) else ""
+        dense = f"{row.baseline()} {duration(row.baseline_ms())}"
+        numbers = (f"{row['tokens']:,}", sig3(row.median("ms")), dense, times(row["speedup"]))
+        limit, graph = row.limit(), row["speedup_graph"]
+        shares = [percent(faster / limit) if faster and limit else NONE for faster in (row["speedup"], graph)]
+        last = (stages or NONE, words.error(row), runs.mark(row))
+        lines.append((words.named(row), *numbers, times(graph), times(limit), *shares, *last))
     return _table(head, lines)
+
+
+def _kept(rows: Sequence[Row], runs: Runs) -> list[str]:
+    """What XAttention's choice holds of dense attention, layer by layer: speed alone does not say it."""
+    found = [row for row in rows if row["recall"] is not None and row["densities"]]
+    if not found:
+        return []
+    head: tuple[str, ...] = ("tokens", "layer", "pairs kept", "attention kept", "of it in the worst head")
+    head += ("output off by", "pairs kept as served", "attention kept as served", "run")
+    lines = []
+    for row in found:
+        pairs, recall = row["densities"], row["recall_before"]
+        where = (f"{row['tokens']:,}", str(row["layer"]), percent(pairs.get("own")))
+        held = (percent(row["recall"]), percent(row["recall_of_worst_head"]), percent(row["change_from_dense"]))
+        lines.append((*where, *held, percent(pairs.get("before")), percent(recall), runs.mark(row)))
+    said = (
+        "What XAttention's choice holds, on the activations that were timed: the share of dense attention's weights on "
+        "the kept pairs, the mean of sampled queries of all heads, and how far the output is from dense attention's. "
+        "The threshold is of the scores by which blocks are chosen, and promises no share of the weights.\n"
+    )
+    return [said, _table(head, lines), *filter(None, map(_ways, found))]
+
+
+def _ways(row: Row) -> str:
+    """The ways of attention over the same blocks, choosing left out, where all of them were timed."""
+    ways = {
+        "flash": "flash-attn-4's block sparsity",
+        "triton": "Triton",
+        "flex": "FlexAttention",
+        "flex_flash": "FlexAttention with its FLASH backend",
+    }
+    if not all(way in row["ms"] for way in ways):
+        return ""
+    told = ", ".join(f"{name} {with_spread(row['ms'][way], duration)}" for way, name in ways.items())
+    return (
+        f"Attention alone over the blocks of layer {row['layer']} at {row['tokens']:,} tokens, as called and without "
+        f"choosing them (8 of 10 runs between): {told}. The first is what is kept.\n"
+    )
 
 
 def _decode(rows: list[Row], runs: Runs) -> list[str]:
     found = [row for row in rows if row["phase"] == "decode" and row.method != "model"]
     if not found:
         return []
-    head = (
-        "what",
-        "cached tokens",
-        "batch",
-        "ms",
-        "faster",
-        "ms as a CUDA graph",
-        "faster as CUDA graphs",
-        "error",
-        "run",
-    )
+    found.sort(key=lambda row: (words.named(row), row["tokens"], row["batch"] or 1))
+    head: tuple[str, ...] = ("what", "cached tokens", "batch", "ms as called", "fastest dense", "faster as called")
+    head += ("ms as a CUDA graph", "fastest dense as one", "faster as CUDA graphs", "runs", "error", "run")
     lines = [
         (
             words.named(row),
             f"{row['tokens']:,}",
             str(row["batch"] or 1),
             sig3(row.median("ms")),
+            _dense(row, ""),
             times(row["speedup"]),
             sig3(row.median("ms_graph")),
+            _dense(row, "_graph"),
             times(row["speedup_graph"]),
+            str(row["repeats"] or NONE),
             words.error(row),
             runs.mark(row),
         )
         for row in found
     ]
-    return ["## Decode\n", "One new token a sequence, against the fastest dense kernel.\n", _table(head, lines)]
+    said = "One new token a sequence, against the fastest dense kernel; a dash where dense attention was not timed.\n"
+    return ["## Decode\n", said, _table(head, lines)]
+
+
+def _dense(row: Row, suffix: str) -> str:
+    """The fastest dense kernel with its time; a dash where none was timed."""
+    return f"{row.baseline(suffix)} {duration(row.baseline_ms(suffix))}" if row[f"speedup{suffix}"] else NONE
 
 
 def _needles(rows: Sequence[Row], runs: Runs) -> list[str]:
@@ -150,7 +217,8 @@ def _needles(rows: Sequence[Row], runs: Runs) -> list[str]:
     if not found:
         return []
     forms = ("own", "before")
-    head = ("tokens", "layer", "queries in a row", "needles", "kept as published", "pairs kept", "kept as served")
+    head: tuple[str, ...] = ("tokens", "layer", "queries in a row", "needles", "kept as published")
+    head += ("pairs kept as published", "kept as served", "pairs kept as served", "run")
     lines = []
     for row in found:
         where = (f"{row['tokens']:,}", str(row["layer"]), str(row["queries_in_a_row"]), str(row["needles"]))
@@ -161,7 +229,7 @@ def _needles(rows: Sequence[Row], runs: Runs) -> list[str]:
         "look for it: whether XAttention's choice keeps its block. A stride of S scores a lone key with 1/S of its "
         "score, so that most of it is not seen; what is not kept is lost to that query.\n"
     )
-    return ["## Needles\n", said, _table((*head, "pairs kept", "run"), lines)]
+    return ["## Needles\n", said, _table(head, lines)]
 
 
 def _models(rows: list[Row], runs: Runs) -> list[str]:
@@ -212,16 +280,8 @@ def _training(rows: list[Row], runs: Runs) -> list[str]:
     found = [row for row in rows if row["phase"] == "training"]
     if not found:
         return []
-    head: tuple[str, ...] = (
-        "what",
-        "gate",
-        "tokens",
-        "ms",
-        "extra memory",
-        "in chunks, as before",
-        "faster than chunks",
-    )
-    head += ("faster than chunks", "fastest dense", "faster than dense", "error", "run")
+    head: tuple[str, ...] = ("what", "gate", "tokens", "ms", "extra memory", "in chunks", "faster than chunks")
+    head += ("fastest dense", "faster than dense", "error", "run")
     lines = []
     for row in found:
         gate = str(row["gate"] or NONE).replace("_", "-")
@@ -231,10 +291,10 @@ def _training(rows: list[Row], runs: Runs) -> list[str]:
         dense = f"{row.baseline()} {duration(row.baseline_ms())}" if row["baseline"] else NONE
         lines.append((*where, *own, *chunks, dense, times(row["speedup"]), words.error(row), runs.mark(row)))
     said = (
-        "What trains Focus's router: the soft gates compute every causal pair, forward and backward, as dense "
-        "attention does, and the pairs that the served mask drops too. A layer's time is attention's forward and "
-        "backward, dense without a router's gradients; a step is an optimizer step of the router inside the whole "
-        "model.\n"
+        "What trains Focus's router, beside the chunks of plain torch that trained it before: the soft gates compute "
+        "every causal pair, forward and backward, as dense attention does, and the pairs that the served mask drops "
+        "too. A layer's time is attention's forward and backward, dense without a router's gradients; a step is an "
+        "optimizer step of the router inside the whole model.\n"
     )
     return ["## Training\n", said, _table(head, lines)]
 
@@ -247,7 +307,7 @@ def _tried(rows: Sequence[Row], runs: Runs) -> list[str]:
     lines = [
         (
             ", ".join(filter(None, (words.named(row), f"batch {row['batch']}" if row["batch"] else ""))),
-            str(row["design"] or NONE),
+            words.design_of(row),
             f"{row['tokens']:,}" if row["tokens"] else NONE,
             duration(row.median("ms")) if row["ms"] is not None else duration(row.median("ms_graph")) + graph,
             times((row.speedup() or (None,))[0]),
@@ -257,8 +317,10 @@ def _tried(rows: Sequence[Row], runs: Runs) -> list[str]:
     ]
     head = ("what", "design", "tokens", "time", "faster than dense", "run")
     said = (
-        "A line that begins with without leaves a stage out: its result is wrong, and its time shows what that stage "
-        "costs.\n"
+        "What runs beside the kept designs, in the same runs; where one is faster than the kept design, what is "
+        "chosen by itself is not the best one there. Slim's sizes and left-out stages are the kernel that reads the "
+        "states alone, where a whole step also multiplies the query and the sum by matrices; a line that begins with "
+        "“without” leaves a stage out: its result is wrong, and its time shows what that stage costs.\n"
     )
     return ["## Tried and not kept\n", said, _table(head, lines)]
 

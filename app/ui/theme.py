@@ -12,6 +12,7 @@ _STYLE = """<style>
 [data-testid="stMetricValue"]{font-variant-numeric:tabular-nums;font-weight:600;font-size:1.9rem;line-height:1.25}
 [data-testid="stMetricDelta"]{background:none;padding:0}
 [data-testid="stSidebarUserContent"]{padding-top:.5rem}
+[data-testid="stApp"]:has([data-testid="stExpandSidebarButton"]) [data-testid="stMainBlockContainer"]{padding-top:4rem}
 @media (max-width:1050px){
 [data-testid="stMain"] [data-testid="stHorizontalBlock"]:has(>[data-testid="stColumn"]){flex-wrap:wrap}
 [data-testid="stMain"] [data-testid="stColumn"]{min-width:100%}

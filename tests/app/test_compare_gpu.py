@@ -7,8 +7,9 @@ import json
 import pytest
 from streamlit.testing.v1 import AppTest
 
-from analysis.gpu_figures import above_limit, by_length, model_bars, series_of, stage_bars
+from analysis.gpu_figures import above_limit, by_length, model_bars, series_of, stage_bars, starting
 from analysis.gpu_results import rows_of
+from analysis.gpu_targets import answer
 from app.ui import selection
 from focus_core import assets
 from tests.app import fake_compare
@@ -88,7 +89,8 @@ def test_the_share_of_the_limit_is_of_the_way_it_was_called():
 
 def test_a_line_above_its_pair_limit_is_named():
     found = rows_of([document(*rows())])
-    assert above_limit(found) == "Above it: Focus, 12 heads x 64, K=16 q1k1, 1.07× its limit at 1,048,576 tokens."
+    told = "Focus, 12 heads x 64, K=16 q1k1, 1.07× its limit at 1,048,576 tokens."
+    assert above_limit(found) == f"Above it, at a higher rate than dense's: {told}"
     assert above_limit(rows_of([document(*rows()[:2])])) == ""
 
 
@@ -97,6 +99,41 @@ def test_stages_are_shares_of_their_whole():
     assert [bar.name for bar in drawn.data] == ["plan", "group pass"]
     assert list(drawn.data[0].x) == [25.0, 25.0, 25.0]
     assert "2.00 ms" in [note.text for note in drawn.layout.annotations]
+
+
+def test_the_answer_names_the_losing_lengths_of_both_ways_to_call():
+    def graphed(tokens, faster, graph):
+        return prefill(tokens, faster, speedup_graph=graph, ms_graph=SPREAD)
+
+    def end(*found):
+        return answer(rows_of([document(*found)])).partition("; ")[2]
+
+    long = prefill(131072, 9.5)
+    assert end(graphed(4096, 0.3, 0.8), graphed(8192, 0.6, 1.6), long) == (
+        "up to 8,192 tokens it is slower, as a CUDA graph up to 4,096."
+    )
+    assert end(graphed(8192, 0.6, 0.9), long) == "up to 8,192 tokens it is slower."
+    assert end(prefill(8192, 0.6), long) == "up to 8,192 tokens it is slower."
+    assert end(long) == ""
+
+
+def test_bars_name_their_method_and_whether_starting_kernels_is_in_them():
+    def xattention(form, **fields):
+        found = prefill(8192, 0.4, method="xattention", stride=16, threshold=0.9, form=form, groups=None)
+        return {**found, "stages_ms": {"select": 1.2, "attend": 0.8}, **fields}
+
+    graph = {"select_graph_ms": 0.1, "ms_graph": {"median": 0.4}, "speedup_graph": 1.5}
+    found = rows_of([document(*rows()[:1], xattention("own", **graph), xattention("before"))])
+    drawn = stage_bars(found)
+    assert list(drawn.data[0].y) == [
+        "8k · Focus · K=16 q1k1", "8k · XAttention · as published", "8k · XAttention · as served, as called"
+    ]  # fmt: skip
+    choosing = next(bar for bar in drawn.data if bar.name == "selection")
+    assert list(choosing.x) == pytest.approx([0.0, 25.0, 60.0])
+    assert starting(rows_of([document(xattention("own", **graph))])) == (
+        "Starting kernels is not in the bars: at 8,192 tokens the stages take 400 µs and a call 2.00 ms."
+    )
+    assert starting(rows_of([document(prefill(8192, 0.6))])) == ""
 
 
 def model(line, ms, attention, **fields):
@@ -149,15 +186,18 @@ def test_the_tab_answers_and_says_where_from(start):
         "On an NVIDIA H200, Focus with 16 groups computes 15.0× fewer pairs at 1,048,576 tokens, and is 16.0× as"
         in words
     )
-    assert "at 8,192 tokens it is slower" in words
+    assert "; up to 8,192 tokens it is slower, except as a CUDA graph." in words
     assert "recorded" in words
-    assert "a line crosses it where they are computed at a higher one. Above it: Focus, 12 heads" in words
+    assert "would give at the dense kernel's rate. Above it, at a higher rate than dense's: Focus, 12 heads" in words
+    assert "Open points: as a CUDA graph, where one launch starts all kernels" in words
     assert "Nothing at the left changes what was recorded" in words
     assert "code changed since" in words
     assert figure(at, "compare_gpu_speed")["layout"]["yaxis"]["type"] == "log"
     table = at.dataframe[0].value
     state = dict(zip(table["What"], table["State"], strict=True))
     assert state["Focus forward, K=16 q1k1, 12 heads x 64, 1,048,576 tokens"] == "met"
+    assert table["Measured"][0] == "16.0×"
+    assert table["How"][0].startswith("25.6× against FlashAttention-2")
     at.button(key="compare_gpu_try").click().run()
     assert not at.exception
     assert figure(at, "compare_gpu_stages")["layout"]["barmode"] == "stack"

@@ -34,7 +34,8 @@ def test_a_target_is_met_or_missed_with_the_reason():
     assert found["focus-131k-64"].state == MISSED
     assert found["focus-131k-128"].state == UNMEASURED
     said = page(rows_of([short]))
-    assert "| missed | 9.50×; 15.2× FlashAttention-2; limit 15.0× | cuDNN 19.0 ms, own 2.00 ms | 1.0e-03 |" in said
+    told = "9.50×; 15.2× against FlashAttention-2; limit 15.0× | cuDNN 19.0 ms, own 2.00 ms"
+    assert f"| missed | {told} | 5 (1.90 ms to 2.10 ms) | 1.0e-03 |" in said
     assert "The group pass is held up by x. plan 25.0 %, group pass 75.0 % of the stages' time" in said
     assert "1. `python -m benchmarks.gpu_x --json x.json`: NVIDIA H200, driver 580, torch 2" in said
 
@@ -80,7 +81,7 @@ def test_a_choice_is_judged_with_the_attention_that_it_is_of():
 
     found = by_key(document(form("own", 3.2, 0.09), form("before", 2.0, 0.02)))
     assert found["xattention"].state == MET
-    assert found["xattention"].measured == "80.0 %; 3.20× dense; as published"
+    assert found["xattention"].measured == "80.0 %; 3.20× against dense; as published; limit 4.00×"
     assert found["xattention-select"].state == MISSED
     assert found["xattention-select"].measured.startswith("9.00 %")
     assert "FlashAttention-2 (query heads as queries)" in page(rows_of([document(form("own", 3.2, 0.09))]))

@@ -10,7 +10,16 @@ import streamlit as st
 
 from analysis import gpu_results
 from analysis.choose_words import GROUPED
-from analysis.gpu_figures import PICTURES, above_limit, by_length, model_bars, model_cases, series_of, stage_bars
+from analysis.gpu_figures import (
+    PICTURES,
+    above_limit,
+    by_length,
+    model_bars,
+    model_cases,
+    series_of,
+    stage_bars,
+    starting,
+)
 from analysis.gpu_results import Row, Run
 from analysis.gpu_targets import answer, outcomes
 from analysis.numbers import percent, sig3, times
@@ -22,11 +31,15 @@ from app.ui.guard import plain
 from app.ui.view import Page
 
 PICTURE = "compare_gpu"
+_CALLED = (
+    "Filled points: as it is called, one kernel started after another. Open points: as a CUDA graph, where one launch "
+    "starts all kernels; dense is timed the same way."
+)
 
 
 def from_link(notices: list[str]) -> None:
     """Take the picture from the opening link."""
-    links.check(PICTURE, PICTURES, "speed", notices, PICTURES.get)
+    links.check(PICTURE, PICTURES, "speed", notices, PICTURES.__getitem__)
 
 
 def render(page: Page, say: Callable[[str], None]) -> None:
@@ -90,8 +103,9 @@ def _picture(page: Page, rows: list[Row]) -> None:
         alt = "Share of planning, gathering, group pass and window pass in the time of each forward."
         plot(stage_bars(rows), key="compare_gpu_stages", alt=alt, name=name, note=note)
         st.caption(
-            "Each stage by itself, the median of five. Short texts spend their time on starting kernels; the longer "
-            "the text, the more of it goes to the pairs that are kept."
+            f"Each stage by itself, as a CUDA graph unless said. {plain(starting(rows))} The merge is part of the "
+            "window pass. The longer the text, the more of the time goes to the pairs that are kept. "
+            f"{GROUPED}"
         )
         return
     shown = measure.RUN.find(page, None, lambda: comparisons.shipped("compare"))
@@ -102,15 +116,15 @@ def _picture(page: Page, rows: list[Row]) -> None:
     if picture == "limit":
         st.caption(
             "The pair limit is what the kept pairs alone would give at the dense kernel's rate; above 100 % they are "
-            "computed at a higher rate than that kernel's."
+            f"computed at a higher rate than that kernel's. {_CALLED} {GROUPED}"
         )
     else:
         st.caption(
-            "Dotted is what the kept pairs alone would give at the dense kernel's rate; a line crosses it where they "
-            f"are computed at a higher one. {plain(above_limit(rows))} "
-            "One attention layer, bf16; Focus on random numbers, XAttention on a model's own; planning, sorting, "
-            "gathering, selecting and merging are in the time. "
-            f"Dense kernels timed beside: {', '.join(gpu_results.dense_kernels(rows))}. Crosses are the comparison of "
+            f"{_CALLED} Dotted is what the kept pairs alone would give at the dense kernel's rate. "
+            f"{plain(above_limit(rows))} "
+            "One attention layer, bf16; Focus with random groups on random numbers, XAttention on a model's own; "
+            "planning, sorting, gathering, selecting and merging are in the time. "
+            f"Dense is the fastest of {', '.join(gpu_results.dense_kernels(rows))}. Crosses are the comparison of "
             f"the tab Measure: attention and routing of a whole model on a CPU. {GROUPED}"
         )
 
@@ -120,8 +134,9 @@ def _targets(rows: list[Row]) -> None:
         {
             "State": one.state,
             "What": one.target.what,
+            "Measured": one.measured.partition("; ")[0],
             "Aimed at": one.target.aim,
-            "Measured": one.measured,
+            "How": one.measured.partition("; ")[2],
             "Where the time goes": one.profile,
             "Recorded": f"{one.row.run.date}{', code changed since' if one.row.run.changed else ''}" if one.row else "",
         }
@@ -134,10 +149,15 @@ def _targets(rows: list[Row]) -> None:
         column_config={
             "State": st.column_config.TextColumn(pinned=True),
             "What": st.column_config.TextColumn(width="large"),
+            "Measured": st.column_config.TextColumn(width="small"),
             "Aimed at": st.column_config.TextColumn(width="medium"),
+            "How": st.column_config.TextColumn(width="large"),
         },
     )
-    st.caption("`docs/performance.md` has the same with the error, the memory and the command of each.")
+    st.caption(
+        "`docs/performance.md` has the same with the error, the memory and the command of each, and why what is "
+        "missed is missed."
+    )
 
 
 def _models(rows: list[Row]) -> None:
@@ -165,6 +185,7 @@ def _models(rows: list[Row]) -> None:
             "Tokens": row["tokens"],
             "Attention": row["line"],
             "Milliseconds": sig3(row.median("ms")),
+            "Runs": row["repeats"],
             "Attention's share": percent(row["attention_share"]),
             "Whole model": times(row["speedup"]),
             "Attention alone": times(row["attention_speedup"]),
@@ -193,16 +214,16 @@ def _explain() -> None:
     with st.expander("What am I looking at?", icon=":material/help:"):
         st.markdown(
             "Recorded on one card with the command that the badge names, against the fastest dense kernel that was "
-            "timed in the same run, interleaved. Dotted is what the kept pairs alone would give at the dense kernel's "
-            "rate; what a line lacks of it is planning, sorting, gathering and merging. A line crosses it where the "
-            "kept pairs are computed at a higher rate than dense's. Below the dashed line a variant is slower than "
-            "dense attention, and short texts are there."
+            "timed in the same run, interleaved. Dotted is what the kept pairs alone would give at the dense "
+            "kernel's rate; what a line lacks of it is planning, sorting, gathering, merging and, as it is called, "
+            "starting kernels. A line crosses it where the kept pairs are computed at a higher rate than dense's. "
+            "Below the dashed line a variant is slower than dense attention, and short texts are there."
         )
         st.latex(
-            r"\text{faster} = "
+            r"\begin{aligned}\text{faster} &= "
             r"\frac{t_\text{dense}}{t_\text{plan} + t_\text{gather} + t_\text{groups} + t_\text{window}}"
-            r" \;\lesssim\; \frac{N^2 / 2}{\text{pairs kept}}"
-            r" \cdot \frac{\text{rate on kept pairs}}{\text{dense's rate}}"
+            r" \\[.6em] &\lesssim \frac{N^2 / 2}{\text{pairs kept}}"
+            r" \cdot \frac{\text{rate on kept pairs}}{\text{dense's rate}}\end{aligned}"
         )
         st.button(
             "Try: where does the time go?", key="compare_gpu_try", icon=":material/lightbulb:", on_click=_try_stages
