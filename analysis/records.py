@@ -100,10 +100,13 @@ def is_dense(variant: str, adapter: str | None) -> bool:
 
 
 def read(path: Path) -> dict[str, Any] | None:
-    """A JSON object with the name of its file under ``file``; None where there is none that can be read."""
+    """A JSON object with the name of its file under ``file``; None where there is none that can be read.
+
+    A number that is none (NaN, Infinity) is None: not measured.
+    """
     try:
-        document = json.loads(path.read_text("utf-8"))
-    except (OSError, ValueError):
+        document = json.loads(path.read_text("utf-8"), parse_constant=lambda _: None)
+    except (OSError, ValueError, RecursionError):
         return None
     return {**document, "file": path.name} if isinstance(document, dict) else None
 

@@ -268,3 +268,11 @@ def test_the_figure_shows_what_fits(found):
     assert len(set(figure.data[0].y)) == 3
     assert figure.layout.shapes[0].x0 == pytest.approx(0.0041)
     assert bytes_on_a_card([], ask).layout.annotations[0].text.startswith("The model's shape")
+
+
+def test_a_number_that_is_none_was_not_measured(tmp_path):
+    (tmp_path / "bench-a.json").write_text('{"rows": [{"speedup": NaN, "ms": {"median": -Infinity, "n": 3}}]}')
+    (tmp_path / "bench-b.json").write_text('{"rows": [')
+    (tmp_path / "bench-c.json").write_text("[" * 100_000)
+    [found] = documents(tmp_path, "bench-")
+    assert found["rows"] == [{"speedup": None, "ms": {"median": None, "n": 3}}]
