@@ -334,7 +334,7 @@ def answer(rows: Iterable[Row]) -> str:
     wanted = {"method": "focus", "phase": "prefill", "groups": 16, "looks": 1, **_MHA64}
     found = [row for row in rows if row.kept and _is_method(row, wanted) and row["speedup"] is not None]
     if not found:
-        return "Nothing is recorded of a GPU here: python -m benchmarks.gpu_focus measures it."
+        return "Nothing is recorded of a GPU here: python -m benchmarks.gpu_focus --json FILE measures it."
     best = max(found, key=lambda row: row["speedup"])
     slow = [row["tokens"] for row in found if row["speedup"] < 1]
     said = (

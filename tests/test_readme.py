@@ -153,6 +153,20 @@ def test_times_on_a_gpu():
     assert f"and {slim[16, True]:.2f} where they do; for one sequence it is slower ({slim[1, True]:.2f})" in PROSE
 
 
+def test_xattention_on_a_gpu_is_told_with_what_it_holds():
+    rows = result("bench-xattention-h200")["rows"]
+    whole = {r["form"]: r for r in rows if r["tokens"] == 131072 and r.get("kept") and "form" in r}
+    own, served = whole["own"], whole["before"]
+    told = (
+        f"is {own['speedup']:.1f} ({own['speedup_graph']:.1f}) times as fast as dense at {100 * own['density']:.1f} %"
+    )
+    assert f"{told} of the pairs (as served, {served['speedup']:.1f})" in PROSE
+    held = [100 * r["recall"] for r in rows if r["tokens"] == 131072 and "recall" in r]
+    assert f"by layer these hold {min(held):.0f} to {max(held):.0f} % of dense attention's weights" in PROSE
+    assert len(held) == own["layers"] == 5
+    assert all(r["kept_own"] == 0 for r in rows if r.get("what") == "needles"), "a lone key is kept: say so"
+
+
 def test_times_on_a_cpu():
     for found in result("bench-focus-cpu")["rows"]:
         low, high = (f"{found[f'speedup_{end}']:.2g}" for end in ("p10", "p90"))
