@@ -281,7 +281,7 @@ def _training(rows: list[Row], runs: Runs) -> list[str]:
     if not found:
         return []
     head: tuple[str, ...] = ("what", "gate", "tokens", "ms", "extra memory", "in chunks", "faster than chunks")
-    head += ("fastest dense", "faster than dense", "error", "run")
+    head += ("fastest dense", "faster than dense", "error", "runs", "run")
     lines = []
     for row in found:
         gate = str(row["gate"] or NONE).replace("_", "-")
@@ -289,7 +289,8 @@ def _training(rows: list[Row], runs: Runs) -> list[str]:
         own = (sig3(row.median("ms")), words.extra_memory(row))
         chunks = (words.chunks_of(row), times(row["against_chunked"]))
         dense = f"{row.baseline()} {duration(row.baseline_ms())}" if row["baseline"] else NONE
-        lines.append((*where, *own, *chunks, dense, times(row["speedup"]), words.error(row), runs.mark(row)))
+        count = str((row["ms"] or {}).get("n") or NONE)
+        lines.append((*where, *own, *chunks, dense, times(row["speedup"]), words.error(row), count, runs.mark(row)))
     said = (
         "What trains Focus's router, beside the chunks of plain torch that trained it before: the soft gates compute "
         "every causal pair, forward and backward, as dense attention does, and the pairs that the served mask drops "

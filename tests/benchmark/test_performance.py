@@ -115,8 +115,8 @@ def test_training_stands_beside_dense_and_the_chunks():
     step |= {"ms": SPREAD, "extra_mb": 9000.0, "not_run": {"chunked": "out of memory"}}
     said = page(rows_of([document(row, step)]))
     assert "| a layer, 9 heads on 3 x 64, K=16 q4k1 | straight-through | 8,192 | 9.00 | 50.0 MiB | " in said
-    assert "| 40.0 ms, 7,000 MiB | 4.50× | cuDNN 4.00 ms | 0.450× | 1.0e-03 |" in said
-    assert "| a step of 30 layers | soft | 32,768 | 2.00 | 9,000 MiB | out of memory | – | – | – | – |" in said
+    assert "| 40.0 ms, 7,000 MiB | 4.50× | cuDNN 4.00 ms | 0.450× | 1.0e-03 | 2 |" in said
+    assert "| a step of 30 layers | soft | 32,768 | 2.00 | 9,000 MiB | out of memory | – | – | – | – | 5 |" in said
     assert "## Training" not in page(rows_of([document(prefill(131072, 9.5))]))
 
 
