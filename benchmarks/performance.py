@@ -118,7 +118,8 @@ def _missed(found: list[Outcome]) -> str:
     for one in found:
         if one.state == MISSED:
             reason = one.row.run.why.get(one.target.key, "") if one.row else ""
-            said = " ".join(part if part.endswith(".") else f"{part}." for part in (reason, one.profile) if part)
+            parts = [part[:1].upper() + part[1:] for part in (reason, one.profile) if part]
+            said = " ".join(part if part.endswith(".") else f"{part}." for part in parts)
             lines.append(f"- **{one.target.what}** ({one.target.aim}): {one.measured}. {said}".rstrip())
     return "\n".join(["Missed:\n", *lines, ""]) if lines else ""
 
@@ -204,7 +205,13 @@ def _decode(rows: list[Row], runs: Runs) -> list[str]:
         for row in found
     ]
     said = "One new token a sequence, against the fastest dense kernel; a dash where dense attention was not timed.\n"
-    return ["## Decode\n", said, _table(head, lines)]
+    refused = {
+        f"{words.kernel_name(name)} for {words.method_of(row)} ({reason})"
+        for row in found
+        for name, reason in (row["refused"] or {}).items()
+    }
+    left = f"Dense kernels that did not run: {'; '.join(sorted(refused))}.\n" if refused else ""
+    return ["## Decode\n", said, _table(head, lines), left]
 
 
 def _dense(row: Row, suffix: str) -> str:

@@ -36,7 +36,7 @@ def test_a_target_is_met_or_missed_with_the_reason():
     said = page(rows_of([short]))
     told = "9.50×; 15.2× against FlashAttention-2; limit 15.0× | cuDNN 19.0 ms, own 2.00 ms"
     assert f"| missed | {told} | 5 (1.90 ms to 2.10 ms) | 1.0e-03 |" in said
-    assert "The group pass is held up by x. plan 25.0 %, group pass 75.0 % of the stages' time" in said
+    assert "The group pass is held up by x. Plan 25.0 %, group pass 75.0 % of the stages' time" in said
     assert "1. `python -m benchmarks.gpu_x --json x.json`: NVIDIA H200, driver 580, torch 2" in said
 
 
@@ -50,9 +50,10 @@ def test_the_latest_run_counts_and_what_was_not_kept_does_not():
 
 
 def test_what_was_tried_as_a_cuda_graph_alone_says_so():
-    rows = [{"method": "mla", "phase": "decode", "heads": 16, "rank": 512}, {"method": "slim", "turned": True}]
+    rows = [{"method": "mla", "phase": "decode", "tokens": 32768, "heads": 16, "rank": 512}]
+    rows += [{"method": "slim", "turned": True}]
     said = page(rows_of([document(*(row | {"kept": False, "design": "x", "ms_graph": SPREAD} for row in rows))]))
-    assert "| MLA, 16 heads, rank 512 | x | – | 2.00 ms as a CUDA graph | – |" in said
+    assert "| MLA, 16 heads, rank 512 | x | 32,768 | 2.00 ms as a CUDA graph | – |" in said
     assert "| Slim, rotated | x |" in said
 
 

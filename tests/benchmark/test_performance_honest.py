@@ -85,3 +85,10 @@ def test_a_run_says_which_checks_hold_and_what_made_them():
     found["runs"] = [{"command": f"python -m {name}", "environment": found["environment"]} for name in "ab"]
     assert "1 of 2 checks hold (`python -m a`)" in page(rows_of([found]))
     assert "checks hold" not in page(rows_of([document(prefill(131072, 9.5))]))
+
+
+def test_a_dense_kernel_that_did_not_run_is_named():
+    row = {"method": "sfa", "phase": "decode", "tokens": 131072, "features": 16, "ms": SPREAD}
+    said = page(rows_of([document({**row, "refused": {"fa4_32": "no splits here"}})]))
+    assert "Dense kernels that did not run: flash-attn-4 (32 splits) for SFA (no splits here)." in said
+    assert "did not run" not in page(rows_of([document(row)]))
