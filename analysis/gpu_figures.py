@@ -279,6 +279,7 @@ def model_cases(rows: Iterable[Row]) -> dict[str, tuple[str, str]]:
 def model_bars(rows: Iterable[Row], model: str, phase: str) -> go.Figure:
     """A whole model's time as a share of dense's: attention, appending to the cache, and all else."""
     found = [row for row in rows if row.method == "model" and (row["model"], row["phase"]) == (model, phase)]
+    found = [row for row in found if row.median("ms")]
     found.sort(key=lambda row: row["tokens"])
     labels = [f"{length(row['tokens'])} · {_line_of(row)}" for row in found]
     dense = [row.median("dense_ms") or 1.0 for row in found]

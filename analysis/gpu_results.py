@@ -151,19 +151,25 @@ def is_of_a_gpu(document: dict[str, Any]) -> bool:
 
 
 def rows_of(documents: Iterable[dict[str, Any]]) -> list[Row]:
-    """Every row of the documents that are of a GPU, with its run: rows that name a command are that run's."""
+    """Every row of the documents that are of a GPU, with its run: rows that name a command are that run's.
+
+    A command that ran twice has two runs, told apart by their time. Rows of no length that were timed are left out.
+    """
     found: list[Row] = []
     for document in filter(is_of_a_gpu, documents):
-        runs = {run["command"]: run["environment"] for run in document.get("runs") or []}
+        rows = [values for values in document["rows"] if _has_a_length(values)]
+        ran = [(run["command"], run["environment"]) for run in document.get("runs") or []]
+        runs, exact = dict(ran), {(command, where.get("time")): where for command, where in ran}
         changed, made = code_changed(document), {}
-        timed = {str(values.get("command") or document.get("command") or "") for values in document["rows"]}
+        timed = {str(values.get("command") or document.get("command") or "") for values in rows}
         others = tuple(command for command in runs if command not in timed)
         good = [bool(check.get("good")) for check in document.get("checks") or []]
-        for values in document["rows"]:
+        for values in rows:
             command = str(values.get("command") or document.get("command") or "")
-            if command not in made:
-                where = runs.get(command, document["environment"])
-                made[command] = Run(
+            key = command, values.get("time")
+            if key not in made:
+                where = exact.get(key) or runs.get(command, document["environment"])
+                made[key] = Run(
                     str(document.get("file", "")),
                     command,
                     str(where.get("time") or ""),
@@ -173,8 +179,12 @@ def rows_of(documents: Iterable[dict[str, Any]]) -> list[Row]:
                     dict(document.get("why") or {}),
                     (sum(good), len(good), others),
                 )
-            found.append(Row(values, made[command]))
+            found.append(Row(values, made[key]))
     return found
+
+
+def _has_a_length(values: Any) -> bool:
+    return isinstance(values, dict) and (values.get("phase") is None or isinstance(values.get("tokens"), int))
 
 
 def shape_of(row: Row) -> str:
@@ -251,7 +261,8 @@ def stages_of(row: Row) -> dict[str, float]:
         found = {"select": row["select_graph_ms"], "attend": whole - row["select_graph_ms"]}
     named = {STAGES[key]: found[key] for key in STAGES if key in found}
     rest = {key.replace("_", " "): value for key, value in found.items() if key not in STAGES}
-    return {name: v["median"] if isinstance(v, dict) else v for name, v in (named | rest).items()}
+    medians = {name: v["median"] if isinstance(v, dict) else v for name, v in (named | rest).items()}
+    return {name: ms for name, ms in medians.items() if ms is not None}
 
 
 def with_kernel_starts(row: Row) -> bool:
