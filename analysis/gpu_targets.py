@@ -212,15 +212,16 @@ def outcomes(rows: Iterable[Row]) -> list[Outcome]:
 
 
 def _best(target: Target, rows: list[Row]) -> Outcome:
-    """Of each result the row of its latest run, and of those the best."""
+    """Of each shape and setting the row of its latest run, in whichever file, and of those the best."""
     found = [row for row in rows if _is_method(row, target.wanted) and target.value(row) is not None]
     if not found:
         return Outcome(target, UNMEASURED, NONE)
-    latest: dict[str, str] = {}
+    latest: dict[tuple[str, int], str] = {}
     for row in found:
-        latest[row.run.file] = max(latest.get(row.run.file, ""), row.run.time)
+        kind = named(row), row["batch"] or 1
+        latest[kind] = max(latest.get(kind, ""), row.run.time)
     pick = min if target.most else max
-    last = [row for row in found if row.run.time == latest[row.run.file]]
+    last = [row for row in found if row.run.time == latest[named(row), row["batch"] or 1]]
     row = pick(last, key=lambda row: target.value(row) or 0.0)
     value = target.value(row)
     assert value is not None, "rows without it were left out"

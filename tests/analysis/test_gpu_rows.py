@@ -2,7 +2,7 @@
 
 from analysis.gpu_figures import by_length, model_bars, stage_bars
 from analysis.gpu_results import profile, rows_of, stages_of
-from analysis.gpu_targets import UNMEASURED, answer, outcomes
+from analysis.gpu_targets import MISSED, UNMEASURED, answer, outcomes
 from tests.gpu_documents import SPREAD, document, prefill
 
 COMMAND = "python -m benchmarks.gpu_x"
@@ -18,6 +18,18 @@ def test_a_command_that_ran_twice_has_two_runs():
     assert [(row.run.card, row.run.time) for row in rows] == [("card 1", times[0]), ("card 2", times[1])]
     found = {one.target.key: one for one in outcomes(rows)}
     assert found["focus-131k-64"].measured.startswith("9.00×")
+
+
+def test_an_older_result_of_the_same_is_beaten_in_whichever_file_it_lies():
+    old = document(prefill(131072, 12.0), prefill(131072, 11.0, heads=8, kv=8, dim=128), file="bench-z-h200.json")
+    new = document(prefill(131072, 9.0))
+    new["environment"] = {**new["environment"], "time": "2026-12-01T01:00:00+00:00"}
+    for documents in ((old, new), (new, old)):
+        found = {one.target.key: one for one in outcomes(rows_of(documents))}
+        assert found["focus-131k-64"].state == MISSED
+        assert found["focus-131k-64"].measured.startswith("9.00×")
+        # Of another shape nothing newer is there.
+        assert found["focus-131k-128"].measured.startswith("11.0×")
 
 
 def test_rows_without_their_numbers_are_left_out_or_drawn_without():
