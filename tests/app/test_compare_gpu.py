@@ -12,6 +12,7 @@ from analysis.gpu_results import rows_of
 from analysis.gpu_targets import answer
 from app.ui import selection
 from focus_core import assets
+from focus_core.evaluation.sources import source_hash
 from tests.app import fake_compare
 from tests.app.opening import said
 from tests.comparisons import comparison
@@ -201,6 +202,21 @@ def test_the_tab_answers_and_says_where_from(start):
     at.button(key="compare_gpu_try").click().run()
     assert not at.exception
     assert figure(at, "compare_gpu_stages")["layout"]["barmode"] == "stack"
+
+
+def test_changed_code_is_said_where_its_figures_are(start):
+    now = {"source_hash": source_hash(["focus_core/evaluation/sources.py"])}
+    models = document(model("dense", 10.0, 4.0))
+    other = {**models["environment"], "torch": "3"}
+    for first, second, files in (
+        (document(*rows(), **now), {**models, **now}, 0),
+        (document(*rows(), **now), models, 1),
+        (document(*rows()), {**models, **now}, 1),
+        (document(*rows()), models, 2),
+    ):
+        words = said(start(first, {**second, "environment": other}))
+        assert words.count("code changed since") == files
+        assert "torch 2; or driver 580, torch 3" in words
 
 
 def test_a_link_opens_the_picture(start):

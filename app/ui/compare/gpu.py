@@ -73,17 +73,22 @@ def runs_of(rows: list[Row]) -> list[Run]:
 def _origin(rows: list[Row]) -> None:
     """Where the numbers come from, in one line; whether the code of those that are drawn has changed since."""
     found = runs_of(rows)
-    drawn = runs_of([row for _, line in series_of(rows) for row in line])
     commands = " · ".join(f"{run.date}, {run.card}: {run.command} (data/results/{run.file})" for run in found)
     with st.container(horizontal=True, vertical_alignment="center", gap="small"):
         badge("recorded", commands)
-        changed = sorted({run.file for run in drawn if run.changed})
-        if changed:
-            badge("code changed since", ", ".join(changed))
+        _changed([row for _, line in series_of(rows) for row in line])
         cards = ", ".join(dict.fromkeys(run.card for run in found))
         days = sorted({run.date for run in found})
         when = days[0] if len(days) == 1 else f"{days[0]} to {days[-1]}"
-        st.caption(plain(f"{cards}, {found[0].versions()}, {when}"), help=plain(commands))
+        versions = "; or ".join(dict.fromkeys(run.versions() for run in found))
+        st.caption(plain(f"{cards}, {versions}, {when}"), help=plain(commands))
+
+
+def _changed(rows: list[Row]) -> None:
+    """A badge where the code of what is drawn has changed since it was measured."""
+    files = sorted({row.run.file for row in rows if row.run.changed})
+    if files:
+        badge("code changed since", ", ".join(files))
 
 
 def _picture(page: Page, rows: list[Row]) -> None:
@@ -163,6 +168,7 @@ def _targets(rows: list[Row]) -> None:
 def _models(rows: list[Row]) -> None:
     cases = model_cases(rows)
     if cases:
+        _changed([row for row in rows if row.method == "model"])
         case = st.segmented_control(
             "Model",
             list(cases),
