@@ -60,8 +60,9 @@ def page(rows: Sequence[Row]) -> str:
         "# What was measured on a GPU\n",
         "Made by `python -m benchmarks.performance` from `data/results`; every number is of a recorded run, listed at "
         "the end with its command. One card; dense is the fastest kernel of those that were timed in the same run, "
-        "interleaved, medians; planning, sorting, gathering, selection and merging are in the time; the error is "
-        "against double precision in the same run.\n",
+        "interleaved, medians; a ratio is the median of the ratios of neighbouring runs, so that it may differ from "
+        "the quotient of the times beside it (XAttention's is of its layers' summed medians); planning, sorting, "
+        "gathering, selection and merging are in the time; the error is against double precision in the same run.\n",
         "As called, the CPU starts one kernel after another; as a CUDA graph, one launch starts all of a call's "
         "kernels, and both sides of a ratio are run so. K=16 q4k1: 16 groups; a query looks into 4 of "
         "them, a key is in 1. Focus's groups are random and even, its queries, keys and values random too; with window "
@@ -160,7 +161,23 @@ def _kept(rows: Sequence[Row], runs: Runs) -> list[str]:
         "the kept pairs, the mean of sampled queries of all heads, and how far the output is from dense attention's. "
         "The threshold is of the scores by which blocks are chosen, and promises no share of the weights.\n"
     )
-    return [said, _table(head, lines), *filter(None, map(_ways, found))]
+    return [said, _table(head, lines), *filter(None, (_reads(found), *map(_ways, found)))]
+
+
+def _reads(rows: Sequence[Row]) -> str:
+    """How well the model whose activations these are still reads so long a text."""
+    found = {row["tokens"]: row for row in rows if row["ppl_of_last_tokens"] is not None}
+    if not found:
+        return ""
+    told = ", ".join(
+        f"{sig3(row['ppl_of_last_tokens'])} at {tokens:,} tokens (positions {row['rope'].removesuffix(' positions')})"
+        for tokens, row in sorted(found.items())
+    )
+    count = max(row["scored_tokens"] for row in found.values())
+    return (
+        f"The model's perplexity of the last {count:,} tokens: {told}. They are of another text at each length, so "
+        "that a small rise says nothing; a large one says that the model, its positions scaled, no longer reads well.\n"
+    )
 
 
 def _ways(row: Row) -> str:

@@ -92,3 +92,18 @@ def test_a_dense_kernel_that_did_not_run_is_named():
     said = page(rows_of([document({**row, "refused": {"fa4_32": "no splits here"}})]))
     assert "Dense kernels that did not run: flash-attn-4 (32 splits) for SFA (no splits here)." in said
     assert "did not run" not in page(rows_of([document(row)]))
+
+
+def test_a_model_that_has_lost_the_text_says_so_beside_what_its_activations_gave():
+    layer = {"method": None, "layer": 8, "densities": {"own": 0.1, "before": 0.1}, "ms": {}, "recall": 0.5}
+    layer |= {"recall_of_worst_head": 0.3, "change_from_dense": 0.4, "recall_before": 0.5, "scored_tokens": 1023}
+    short = {"tokens": 8192, "ppl_of_last_tokens": 24.8, "rope": "as trained"}
+    far = {"tokens": 131072, "ppl_of_last_tokens": 120.6, "rope": "YaRN, factor 16 over 8192 positions"}
+    said = page(rows_of([document({**layer, **far}, {**layer, **short, "layer": 2})]))
+    assert "perplexity of the last 1,023 tokens" in said
+    assert "24.8 at 8,192 tokens (positions as trained), 121 at 131,072 tokens (positions YaRN, factor 16" in said
+    assert "perplexity" not in page(rows_of([document({**layer, "tokens": 8192})]))
+
+
+def test_the_page_says_that_a_ratio_is_not_the_quotient_of_the_medians_beside_it():
+    assert "a ratio is the median of the ratios of neighbouring runs" in page(recorded())
