@@ -271,6 +271,8 @@ def main() -> None:
     chosen = parser.ready()
     parts, device = chosen.parts, chosen.device
     lengths, layers = chosen.lengths, chosen.layers
+    if device == "cpu" and ("check" in parts or os.environ.get("TRITON_INTERPRET") != "1"):
+        parser.refuse("On a CPU this is only tried out, with TRITON_INTERPRET=1 and --parts without check")
     record = Recording(chosen.json, "XAttention's GPU kernels beside dense attention.", SOURCES, device)
     with torch.no_grad():
         if "check" in parts:

@@ -9,6 +9,7 @@ import torch
 
 from focus_core import assets
 from focus_core.benchmark.inputs import Inputs
+from focus_core.errors import InvalidInput
 
 TEXTS = ("persuasion", "northanger abbey", "emma")
 NATIVE = 8192
@@ -61,6 +62,9 @@ class Activations:
         from focus_core.models.loading import load_model
 
         self.loaded = load_model(name, device=device, dtype=dtype)
+        count = self.loaded.facts.layers
+        if max(layers) >= count:
+            raise InvalidInput(f"{name} has {count} layers and no layer {max(layers)}.", f"It can be 0 to {count - 1}.")
         self.layers, self.native, self.device = layers, native, device
         self.rotary = self.loaded.model.get_decoder().rotary_emb
         self.first = self.rotary.inv_freq.clone(), self.rotary.attention_scaling

@@ -360,7 +360,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, default=PAGE)
     chosen = parser.parse_args()
-    chosen.out.write_text(page(recorded()), encoding="utf-8")
+    try:
+        chosen.out.write_text(page(recorded()), encoding="utf-8")
+    except OSError as problem:
+        parser.exit(2, f"{chosen.out} cannot be written ({problem.strerror}).\n")
 
 
 if __name__ == "__main__":
