@@ -2,7 +2,7 @@
 
 from analysis.gpu_figures import by_length, model_bars, stage_bars
 from analysis.gpu_results import profile, rows_of, stages_of
-from analysis.gpu_targets import MISSED, UNMEASURED, answer, outcomes
+from analysis.gpu_targets import MET, MISSED, UNMEASURED, answer, outcomes
 from tests.gpu_documents import SPREAD, document, prefill
 
 COMMAND = "python -m benchmarks.gpu_x"
@@ -30,6 +30,21 @@ def test_an_older_result_of_the_same_is_beaten_in_whichever_file_it_lies():
         assert found["focus-131k-64"].measured.startswith("9.00×")
         # Of another shape nothing newer is there.
         assert found["focus-131k-128"].measured.startswith("11.0×")
+
+
+def test_memory_is_met_by_both_that_are_held_to_it():
+    focus, other = prefill(131072, 9.0), prefill(131072, 9.0, method="xattention", extra_over_qkvo=0.5)
+
+    def found(*rows):
+        one = next(one for one in outcomes(rows_of([document(*rows)])) if one.target.key == "memory")
+        return one.state, one.measured
+
+    assert found(focus, other)[0] == MET
+    state, said = found(other)
+    assert state == UNMEASURED
+    assert said.startswith("at most 0.500×: XAttention")
+    assert said.endswith("; Focus not measured")
+    assert found({**focus, "extra_over_qkvo": 2.5})[0] == MISSED
 
 
 def test_rows_without_their_numbers_are_left_out_or_drawn_without():
