@@ -15,6 +15,7 @@ from __future__ import annotations
 import gc
 import json
 import os
+import re
 import shutil
 import socket
 import subprocess
@@ -100,6 +101,17 @@ def read(run: Run, folder: Path) -> tuple[Any, torch.Tensor, torch.Tensor]:
     return base, ids[:20_000], ids[20_000:]
 
 
+def fresh_peaks() -> range:
+    """The GPUs that this process sees, each one's peak of memory counted from here on."""
+    devices = range(torch.cuda.device_count())
+    if devices:
+        # Before CUDA has begun torch knows no device to count for, and says that the argument is invalid.
+        torch.cuda.init()
+    for device in devices:
+        torch.cuda.reset_peak_memory_stats(device)
+    return devices
+
+
 def perform(name: str, folder: Path) -> None:
     """One run; the first process writes what was seen, and the first step's gradient."""
     from safetensors.torch import save_file
@@ -108,9 +120,7 @@ def perform(name: str, folder: Path) -> None:
     from focus_core.training.trainer import train
 
     run, began = RUNS[name], time.perf_counter()
-    devices = range(torch.cuda.device_count())
-    for device in devices:
-        torch.cuda.reset_peak_memory_stats(device)
+    devices = fresh_peaks()
     base, training, validation = read(run, folder)
     weights = [torch.cuda.memory_allocated(device) for device in devices]
     seen: list[dict[str, Any]] = []
@@ -151,7 +161,8 @@ def work(names: Sequence[str], folder: Path) -> None:
     """What each process of a launch does: runs, one after the other."""
     from focus_core.processes import leave_group
 
-    if any((RUNS[name].base, RUNS[name].processes) == ("large", 1) for name in names):
+    alone = [name for name in names if (RUNS[name].base, RUNS[name].processes) == ("large", 1)]
+    if alone and not (folder / "large/config.json").exists():
         make_model(folder / "large")
     for name in names:
         perform(name, folder)
@@ -234,6 +245,39 @@ def follow(record: Recording, names: Sequence[str], folder: Path) -> None:
             tell(record, name, folder)
 
 
+def left(record: Recording, names: Sequence[str], folder: Path) -> list[str]:
+    """Of a launch that broke, the runs still to make: those after the one that it broke at, which is kept as failed."""
+    undone = [name for name in names if not (folder / f"{name}.json").exists()]
+    if not undone:
+        return []
+    said = (folder / f"{names[0]}.log").read_text(encoding="utf-8", errors="replace")
+    print(said[-3000:], file=sys.stderr)
+    # Launchers say much after what broke.
+    lines = [line.strip() for line in said.splitlines() if re.search(r"^(\[\w+\]:)?\s*[\w.]*(Error|Exit)\b", line)]
+    record.check({"check": f"{undone[0]}: made", "error": None, "said": (lines or [""])[0][:300], "good": False})
+    return undone[1:]
+
+
+def follow_all(record: Recording, turn: Sequence[Sequence[str]], folder: Path) -> bool:
+    """Start launches beside each other and tell their runs as they end; whether each came to its end.
+
+    One that breaks loses the run that it broke at: what it had before is told, and the rest is launched again.
+    """
+    going, whole = [(names, launch(names, folder)) for names in turn], True
+    while going:
+        time.sleep(0.2)
+        ended = [process.poll() is not None for _, process in going]
+        for names, _ in going:
+            follow(record, names, folder)
+        over = [one for one, done in zip(going, ended, strict=True) if done and one[1].returncode]
+        going = [one for one, done in zip(going, ended, strict=True) if not done]
+        for names, _ in over:
+            whole = False
+            if rest := left(record, names, folder):
+                going.append((rest, launch(rest, folder)))
+    return whole
+
+
 def main() -> int:
     """Run all: small runs of one process beside the large ones of one, then those of two."""
     parser = Options(__doc__.splitlines()[0], gpus=2, file=Path("processes.json"))
@@ -245,23 +289,12 @@ def main() -> int:
         return 0
     parser.check(args)
     record = Recording(args.json, " ".join(__doc__.split("\n\n")[1].split()), SOURCES)
-    memory, broken = Path("/dev/shm"), False
+    memory, whole = Path("/dev/shm"), True
     with tempfile.TemporaryDirectory(dir=memory if memory.is_dir() else None) as place:
-        folder = Path(place)
         alone = [[n for n, run in RUNS.items() if (run.processes, run.base) == (1, base)] for base in STEPS]
         for turn in (alone, [[name for name, run in RUNS.items() if run.processes == 2]]):
-            going = [(names, launch(names, folder)) for names in turn]
-            while going:
-                time.sleep(0.2)
-                ended = [process.poll() is not None for _, process in going]
-                for names, _ in going:
-                    follow(record, names, folder)
-                for names, process in (one for one, over in zip(going, ended, strict=True) if over):
-                    if process.returncode:
-                        broken = True
-                        print((folder / f"{names[0]}.log").read_text()[-3000:], file=sys.stderr)
-                going = [one for one, over in zip(going, ended, strict=True) if not over]
-    return int(broken or record.failed())
+            whole = follow_all(record, turn, Path(place)) and whole
+    return int(not whole or record.failed())
 
 
 if __name__ == "__main__":

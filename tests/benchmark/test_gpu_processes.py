@@ -2,6 +2,8 @@
 
 import json
 import shutil
+import subprocess
+import sys
 
 import pytest
 
@@ -56,3 +58,53 @@ def test_runs_are_compared_with_runs_of_the_same_base_and_settings_made_before()
             assert other.processes <= run.processes
         # One launch has either one process or two, and each process takes its share of the batch.
         assert bench.BATCH["batch"] % run.processes == 0
+
+
+def test_memory_is_counted_from_the_start_once_cuda_has_begun(monkeypatch):
+    begun, reset = [], []
+
+    def refused_before(device):
+        if not begun:
+            raise RuntimeError("Invalid device argument")
+        reset.append(device)
+
+    monkeypatch.setattr(bench.torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(bench.torch.cuda, "init", lambda: begun.append(True))
+    monkeypatch.setattr(bench.torch.cuda, "reset_peak_memory_stats", refused_before)
+    assert list(bench.fresh_peaks()) == reset == [0, 1]
+    monkeypatch.setattr(bench.torch.cuda, "device_count", lambda: 0)
+    assert list(bench.fresh_peaks()) == []
+    assert len(begun) == 1
+
+
+WORKS_UNTIL = """
+import pathlib, sys
+for name in sys.argv[2:]:
+    if name == "breaks":
+        raise RuntimeError("no such thing\\nas this")
+    (pathlib.Path(sys.argv[1]) / f"{name}.json").write_text("{}")
+"""
+
+
+def test_a_launch_that_breaks_loses_one_run_and_no_other(monkeypatch, tmp_path, capfd):
+    launched = []
+
+    def launch(names, folder):
+        launched.append(list(names))
+        with open(folder / f"{names[0]}.log", "w") as log:
+            return subprocess.Popen([sys.executable, "-c", WORKS_UNTIL, folder, *names], stdout=log, stderr=log)
+
+    monkeypatch.setattr(bench, "launch", launch)
+    monkeypatch.setattr(bench, "tell", lambda record, name, folder: record.add({"run": name}))
+    record = Recording(tmp_path / "told.json", "small", bench.SOURCES, device="cpu")
+    assert not bench.follow_all(record, [["a", "breaks", "b", "c"], ["d"]], tmp_path)
+    assert launched == [["a", "breaks", "b", "c"], ["d"], ["b", "c"]]
+    assert sorted(row["run"] for row in record.found["rows"]) == ["a", "b", "c", "d"]
+    (check,) = record.found["checks"]
+    assert (check["check"], check["said"]) == ("breaks: made", "RuntimeError: no such thing")
+    assert not check["good"]
+    assert record.failed()
+    assert "as this" in capfd.readouterr().err
+    again = Recording(tmp_path / "again.json", "small", bench.SOURCES, device="cpu")
+    assert bench.follow_all(again, [["a", "d"]], tmp_path)
+    assert not again.failed()
