@@ -9,8 +9,9 @@ All that is trained sees the same tokens of the same novels as the LoRA that shi
 decide; what is done is skipped, and at the end of the seconds a training leaves its checkpoint and a probe its parts.
 Trained arms lie in build/forgetting; all weights of a model are thrown away once they are probed, and their hash stays.
 
-The probes that ship were made on two CPU cores, 10 minutes each. Results are compared only where they were asked the
-same on the same device, so all arms take the same options; on a GPU they are asked more.
+The probes that ship were made on H200s by the third command, in several goes (probe-gpu-*.json); those of the arms that
+ship also on two CPU cores, 10 minutes each. Results are compared only where they were asked the same on the same
+device, so all arms take the same options; on a GPU they are asked more.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from focus_core.experiments.runner import run_plan
 ROOT = Path(__file__).resolve().parents[2]
 WORK, RESULTS = Path("build/forgetting"), Path("data/results")
 ROUTER = "smollm2-directed-k16"
-LARGE = {"pairs": 100, "haystacks": 20, "lengths": "512,1024,2048,4096,8192", "windows": 16}
+LARGE = {"pairs": 50, "haystacks": 10, "lengths": "512,2048,8192", "windows": 16}
 """Sizes of the probes on a GPU."""
 PROBE = (*LARGE, "passage", "reply", "context", "tasks")
 

@@ -86,6 +86,7 @@ def section(dense: dict[str, Any], others: Sequence[dict[str, Any]]) -> str:
     if used:
         hashes = ", ".join(f"{d['weights']['used'][:8]} ({arm_label(d)})" for d in used)
         weights += f" Full fine-tuning computes with a trained copy, which does not ship: {hashes}."
+    device = " --device cuda" if dense["device"].startswith("cuda") else ""
     tokens = sorted({training(d).get("tokens") or 0 for d in others} - {0})
     told = " or ".join(f"{n / 1e6:.2f}" for n in tokens)
     budget = f" Trained on {told} million tokens of novels." if told else ""
@@ -104,8 +105,8 @@ def section(dense: dict[str, Any], others: Sequence[dict[str, Any]]) -> str:
             "",
             weights,
             "",
-            "`python -m data.build.forgetting all`, then `python -m data.build.forgetting table` "
-            "(`data/results/probe-*.json`).",
+            f"`python -m data.build.forgetting all{device}`, then `python -m data.build.forgetting table` "
+            f"(`data/results/probe-{'gpu-' if device else ''}*.json`).",
             "",
             END,
         ]
