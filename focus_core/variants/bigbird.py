@@ -36,7 +36,7 @@ class BigBird(Variant):
     backend: str = option(
         "auto",
         "What computes it; auto takes the fastest exact one.",
-        choices=("auto", "reference", "chunked", "cpu"),
+        choices=("auto", "reference", "chunked", "cpu", "triton", "flash"),
     )
 
     @property

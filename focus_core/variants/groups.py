@@ -37,7 +37,7 @@ class GroupedVariant(Variant):
     backend: str = option(
         "auto",
         "What computes it; auto takes the fastest exact one: where few pairs are dropped that masks all of them.",
-        choices=("auto", "reference", "chunked", "cpu"),
+        choices=("auto", "reference", "chunked", "cpu", "triton", "flash"),
     )
 
     def __post_init__(self) -> None:

@@ -72,6 +72,8 @@ def test_a_table_for_a_person(capsys):
         (["--device", "tpu"], "tpu"),
         (["--device", "cuda:99"], "cuda:99"),
         (["--backend", "magic"], "magic"),
+        (["--device", "cpu", "--backend", "triton"], "needs a GPU"),
+        (["--device", "cpu", "--backend", "flash"], "needs a GPU"),
         (["--activations", "/no/such/model"], "/no/such/model"),
         (["--text", "no such text"], "no such text"),
     ],
