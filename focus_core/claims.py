@@ -155,15 +155,16 @@ def _mean(value: Any) -> float:
     return sum(every) / len(every)
 
 
-def _log(value: Any) -> Any:
-    return [math.log(one) for one in _flat(value)] if isinstance(value, list) else math.log(value)
+def _each(function: Callable[[float], float]) -> Callable[[Any], Any]:
+    return lambda value: [function(one) for one in _flat(value)] if isinstance(value, list) else function(value)
 
 
 _FUNCTIONS: dict[str, Callable[[Any], Any]] = {
     "max": lambda v: max(_flat(v)),
     "min": lambda v: min(_flat(v)),
     "mean": _mean,
-    "log": _log,
+    "log": _each(math.log),
+    "exp": _each(math.exp),
 }
 _OPERATORS: dict[type, Callable[[Any, Any], Any]] = {
     ast.Add: operator.add,
@@ -174,7 +175,7 @@ _OPERATORS: dict[type, Callable[[Any, Any], Any]] = {
 
 
 def _value(node: ast.AST, names: dict[str, Any]) -> Any:
-    """A formula's value: names, numbers, + - * / and max, min, mean, log (natural; of every number of a list)."""
+    """A formula's value: names, numbers, + - * / and max, min, mean, log and exp (natural; of each of a list)."""
     match node:
         case ast.Name(id=name) if name in names:
             return names[name]

@@ -86,6 +86,7 @@ def test_formulas_and_a_new_result():
     assert ledger.resolve({"key": "rows[*].v", "formula": "max(a)"}, rows) == 4
     assert ledger.resolve({"key": "rows[*].v", "formula": "max(log(a)) - log(4)"}, rows) == 0
     assert ledger.resolve({"key": "rows[*k=1].v", "formula": "100 * (mean(a) - min(a))"}, rows) == 150
+    assert ledger.resolve({"key": "rows[*].v", "formula": "exp(mean(log(a)))"}, rows) == pytest.approx(2)
     assert ledger.rounded(123.456) == 123
 
 
