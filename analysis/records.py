@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+import shlex
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -186,7 +187,7 @@ def _evaluation(document: dict[str, Any]) -> list[Record]:
         document,
         document,
         document.get("environment") or {},
-        adapter=own_name(document.get("adapter_name")),
+        adapter=own_name(document.get("adapter_name") or asked_adapter(document)),
         model=document["model"],
         shape=None,
         length=int(document["context"]),
@@ -269,6 +270,12 @@ def _quality(change: float, error: float | None, scored: int, perplexity: float)
 def own_name(adapter: str | None) -> str | None:
     """An adapter's own name, where a file gives its folder."""
     return Path(adapter).name if adapter else None
+
+
+def asked_adapter(document: dict[str, Any]) -> str:
+    """The adapter that a result's command names, for what an experiment file measured; empty for none."""
+    words = shlex.split(str(document.get("command") or ""))
+    return words[words.index("--adapter") + 1] if "--adapter" in words[:-1] else ""
 
 
 def _text(name: str | None) -> str:
