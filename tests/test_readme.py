@@ -82,7 +82,7 @@ def test_the_headline():
     ],
 )
 def test_the_other_systems(start, plain, trained):
-    _, _, pairs, *cells, _ = row(start).split("|")
+    _, _, pairs, *cells, _ = row(start, "## Other systems").split("|")
     for text, cell in zip(("persuasion", "brown"), cells, strict=True):
         names = [f"{name}-{text}-1024" for name in (plain, trained) if name]
         found = [ppl(name) for name in names]
@@ -330,7 +330,7 @@ def test_images():
 
 
 @pytest.mark.parametrize(
-    "start, signs", [("Focus K=16 q4k1 (", "+ - "), ("Focus K=8 q1k1 (", "+ - "), ("LoRA (smollm2-lora-r8)", "-+  ")]
+    "start, signs", [("Focus K=16 q4k1 (", "+ - "), ("Focus K=8 q1k1 (", "+ - "), ("LoRA r=8, rate 0.003", "-+  ")]
 )
 def test_what_is_said_of_adapting_is_what_the_intervals_say(start, signs):
     """Other texts' perplexity, grammar, needles and instructions: an interval above zero, below it, or over it."""
