@@ -8,7 +8,7 @@ from focus_core.assets import DATA
 from focus_core.jobs.files import read_json
 
 TOLD = (DATA.parent / "docs/results.md").read_text("utf-8")
-SECTION = " ".join(TOLD[TOLD.index("## What the groups are") : TOLD.index("## The frontier")].split())
+SECTION = " ".join(TOLD[TOLD.index("## What the groups are") : TOLD.index("## What a router learns")].split())
 COLUMNS = ("groups", "shuffled", "frequency", "untrained", "kmeans")
 
 
