@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from analysis.forgetting_arms import FOCUS_FULL, FULL, LORA, arm_key, arm_label, family, in_order, telling
+from analysis.forgetting_arms import FOCUS_FULL, FULL, LORA, SWEPT, arm_key, arm_label, family, in_order, telling
 from analysis.numbers import percent, sig3
 
 BARE, BEHIND = "bare", "behind a passage"
@@ -124,11 +124,14 @@ def _where(row: dict[str, Any]) -> str:
 def changes(dense: dict[str, Any], document: dict[str, Any]) -> list[Change]:
     """Every ability of an arm beside dense's, paired item by item."""
     own, base = _rows(document), _rows(dense)
+    # Where all attention is dense, trained weights still are others.
+    weights = family(document) in SWEPT
     found = []
     for measure in measures(dense):
         row, other = own.get(measure.key), base[measure.key]
         if row is None:
             continue
+        by_definition = row["dense_by_definition"] and not weights
         if measure.key[0] == "texts":
             error = row["nll_se"]
             ends: tuple[float | None, float | None] = None, None
@@ -136,14 +139,14 @@ def changes(dense: dict[str, Any], document: dict[str, Any]) -> list[Change]:
                 reach = students(row["windows"] - 1) * error
                 ends = -math.expm1(row["nll_diff"] + reach), -math.expm1(row["nll_diff"] - reach)
             values = (row["ppl"], row["dense_ppl"], -math.expm1(row["nll_diff"]))
-            found.append(Change(measure, arm_key(document), *values, *ends, row["tokens"], row["dense_by_definition"]))
+            found.append(Change(measure, arm_key(document), *values, *ends, row["tokens"], by_definition))
             continue
         ours, theirs = outcomes(document, measure.key), outcomes(dense, measure.key)
         sign = -1 if measure.lower else 1
         change, low, high = paired(ours, theirs)
         low, high = sorted((sign * low, sign * high))
         values = (row["share"], other["share"], sign * change)
-        found.append(Change(measure, arm_key(document), *values, low, high, row["of"], row["dense_by_definition"]))
+        found.append(Change(measure, arm_key(document), *values, low, high, row["of"], by_definition))
     return found
 
 

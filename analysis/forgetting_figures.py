@@ -15,6 +15,8 @@ from analysis.numbers import percent, sig3
 from analysis.palette import GROUPS
 from analysis.style import LOSES, QUIET, quiet, say
 
+_STEP, _ROOM = 9, 22
+"""Pixels between the arms of one ability, and around them."""
 _SECOND = {"focus": (GROUPS[3], "square"), "lora": (GROUPS[13], "star")}
 """Looks of a second arm of one family."""
 
@@ -31,6 +33,7 @@ def gain_and_loss(dense: dict[str, Any] | None, others: Sequence[dict[str, Any]]
     rows = [one for one in measures(dense) if not one.lower]
     names = [one.label for one in rows]
     count, reach = len(others), 5.0
+    tall = max(40, _ROOM + _STEP * (count - 1))
     seen: set[str] = set()
     for number, document in enumerate(others):
         kind = family(document)
@@ -39,7 +42,7 @@ def gain_and_loss(dense: dict[str, Any] | None, others: Sequence[dict[str, Any]]
         seen.add(kind)
         found = {c.measure.key: c for c in changes(dense, document)}
         here = [found[one.key] for one in rows if one.key in found]
-        lift = 0.22 * ((count - 1) / 2 - number)
+        lift = _STEP / tall * ((count - 1) / 2 - number)
         label = escape(arm_label(document))
         reach = max([reach, *(abs(c.change) * 100 for c in here), *(abs(c.low or 0) * 100 for c in here)])
         figure.add_scatter(
@@ -48,7 +51,7 @@ def gain_and_loss(dense: dict[str, Any] | None, others: Sequence[dict[str, Any]]
             name=label,
             mode="markers",
             marker={
-                "size": 11,
+                "size": 11 if count < 4 else 9,
                 "color": colour,
                 "symbol": [f"{symbol}-open" if c.by_definition else symbol for c in here],
                 "line": {"width": 2, "color": colour},
@@ -91,7 +94,7 @@ def gain_and_loss(dense: dict[str, Any] | None, others: Sequence[dict[str, Any]]
     figure.update_yaxes(
         tickvals=list(range(len(names))), ticktext=[escape(n) for n in reversed(names)], range=[-0.6, len(names) - 0.4]
     )
-    quiet(figure, height=130 + 40 * len(names))
+    quiet(figure, height=130 + tall * len(names))
     figure.update_layout(legend={"y": 1.06}, margin={"t": 76})
     return figure
 

@@ -22,7 +22,7 @@ LOOKS = {
     "full": (GROUPS[9], "triangle-up"),
     "focus-full": (GROUPS[4], "triangle-down"),
 }
-_BESIDE = {"full": "bottom right", "focus-full": "bottom left"}
+_BESIDE = {"lora": "bottom left", "full": "top right", "focus-full": "bottom left"}
 """Where a mark's words stand, so that those of two ways to train seldom meet."""
 OTHER = (GROUPS[13], "star")
 
@@ -32,7 +32,9 @@ def frontier(dense: dict[str, Any] | None, others: Sequence[dict[str, Any]]) -> 
     found = [d for d in others if math.isfinite(domain_gain(d))]
     if dense is None or not found:
         return quiet(say(go.Figure(), "Nothing has been recorded yet."), height=320)
-    figure = make_subplots(2, 2, subplot_titles=[*PANELS], horizontal_spacing=0.11, vertical_spacing=0.12)
+    # The unit stands under the title: beside the axis it would meet the panel to the left on a narrow screen.
+    titles = [f"{name}<br><sup>{unit}</sup>" for name, (unit, _) in PANELS.items()]
+    figure = make_subplots(2, 2, subplot_titles=titles, horizontal_spacing=0.11, vertical_spacing=0.16)
     kinds = (*NAMES, *sorted({family(d) for d in found} - set(NAMES)))
     for place, (unit, measure) in enumerate(PANELS.values()):
         row, column = place // 2 + 1, place % 2 + 1
@@ -40,18 +42,17 @@ def frontier(dense: dict[str, Any] | None, others: Sequence[dict[str, Any]]) -> 
         for kind in kinds:
             here = [(d, loss) for d in found if family(d) == kind and (loss := measure(dense, d)) is not None]
             for part in _lines(here):
-                figure.add_trace(_trace(kind, part, unit), row, column)
+                figure.add_trace(_trace(kind, part, unit, named=place == 0), row, column)
                 lowest = min([lowest, *(loss.low for _, loss in part)])
         figure.add_hline(y=0, line={"dash": "dash", "width": 1, "color": QUIET}, row=row, col=column)
         figure.add_hrect(y0=lowest * 110, y1=0, fillcolor=LOSES, line_width=0, layer="below", row=row, col=column)
-        figure.update_yaxes(title={"text": unit, "standoff": 4}, row=row, col=column)
     seen: set[str] = set()
     for trace in figure.data:
         trace.showlegend = trace.legendgroup not in seen
         seen.add(trace.legendgroup)
     figure.update_xaxes(title={"text": "gained on the novel, %", "standoff": 4}, row=2)
-    quiet(figure, height=640)
-    figure.update_layout(legend={"y": 1.08}, margin={"t": 84, "b": 48})
+    quiet(figure, height=660)
+    figure.update_layout(legend={"y": 1.1}, margin={"t": 100, "b": 48})
     return figure
 
 
@@ -68,7 +69,7 @@ def _rate(one: tuple[dict[str, Any], Loss]) -> float:
     return float(training(one[0])["learning_rate"])
 
 
-def _trace(kind: str, arms: list[tuple[dict[str, Any], Loss]], unit: str) -> go.Scatter:
+def _trace(kind: str, arms: list[tuple[dict[str, Any], Loss]], unit: str, *, named: bool) -> go.Scatter:
     colour, symbol = LOOKS.get(kind, OTHER)
     alone = len(arms) == 1 and kind == LORA
     return go.Scatter(
@@ -84,9 +85,9 @@ def _trace(kind: str, arms: list[tuple[dict[str, Any], Loss]], unit: str) -> go.
         },
         name=NAMES.get(kind, kind),
         legendgroup=kind,
-        mode="lines+markers+text",
+        mode="lines+markers+text" if named else "lines+markers",
         text=[escape(mark(d)) for d, _ in arms],
-        textposition=_BESIDE.get(kind, "top right"),
+        textposition="top left" if alone else _BESIDE.get(kind, "top right"),
         textfont={"size": 10, "color": QUIET},
         cliponaxis=False,
         line={"color": colour, "width": 1.5, "dash": "dot"},

@@ -51,6 +51,8 @@ def test_the_frontier_joins_rates_and_leaves_other_ranks_alone(found):
     assert rates.x[1] == pytest.approx(100 * (1 - math.exp(-0.12)))
     assert rates.y[1] == pytest.approx(100 * (1 - math.exp(0.06)))
     assert traces["lora", 1].marker.symbol.endswith("-open")
+    # Rates are named in one panel alone, where they do not lie upon each other.
+    assert ["text" in t.mode for t in figure.data] == [t.xaxis == "x" for t in figure.data]
     shown = [t.legendgroup for t in figure.data if t.showlegend]
     assert sorted(shown) == sorted(set(shown))
     assert frontier(None, []).layout.annotations
@@ -78,6 +80,20 @@ def test_looks_tell_the_families_apart(found):
     dense, others = found
     figure = gain_and_loss(dense, telling(others))
     assert len({(t.marker.color, str(t.marker.symbol[0]).removesuffix("-open")) for t in figure.data}) == 4
+    # The arms of one ability stand nearer to it than to the next.
+    assert all(abs(y - round(y)) < 0.4 for trace in figure.data for y in trace.y)
+
+
+def test_only_the_models_own_weights_are_dense_where_all_attention_is(found):
+    dense, others = found
+    through = next(one for one in others if family(one) == "focus-full")
+    short = next(c for c in words.changes(dense, through) if c.measure.key == ("pairs", "all", words.BARE))
+    # Older records said it of trained weights too.
+    row = next(row for row in through["rows"] if (row["task"], row["part"], row["where"]) == short.measure.key)
+    assert row["dense_by_definition"]
+    assert not short.by_definition
+    focus = words.changes(dense, others[0])
+    assert next(c for c in focus if c.measure.key == short.measure.key).by_definition
 
 
 def test_the_page_of_results_tells_what_is_recorded(found, tmp_path):

@@ -66,7 +66,7 @@ def test_sweeps_have_a_frontier_and_their_best_arm_stands_for_them(start):
     at = start(made=sweeps)
     words = said(at)
     assert not at.exception
-    assert "0.819 million (" in words
+    assert "0.819 million (each of the other 7)" in words
     assert "A dotted line joins the learning rates" in words
     assert "computes with a trained copy" in words
     charts = {c.proto.id: json.loads(c.proto.spec)["data"] for c in at.get("plotly_chart")}

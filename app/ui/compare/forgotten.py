@@ -90,8 +90,8 @@ def _sweeps(dense: dict[str, Any], others: list[dict[str, Any]]) -> None:
         note=_note(dense),
     )
     st.caption(
-        "Every arm that was tried; better is right and up, and the shaded half is forgotten. A dotted line joins the "
-        "learning rates of one way to train, which stand beside the marks; hollow marks are LoRA of another rank. "
+        "Every arm that was probed; better is right and up, and the shaded half is forgotten. A dotted line joins the "
+        "learning rates of one way to train, named in the first panel; hollow marks are LoRA of another rank. "
         "All weights means full fine-tuning: a trained copy computes, and the model's own weights stay. Needles and "
         "instructions are joined over all lengths and places."
     )
@@ -122,7 +122,11 @@ def _budget(others: list[dict[str, Any]]) -> str:
         record = (shipped.get(arm_key(document), {}).get("config") or {}).get("record") or {}
         if tokens := trained_tokens(record) or training(document).get("tokens"):
             found.setdefault(tokens, []).append(arm_key(document))
-    said = [f"{sig3(tokens / 1e6)} million ({', '.join(names)})" for tokens, names in found.items()]
+    most = max(map(len, found.values()), default=0)
+    said = [
+        f"{sig3(tokens / 1e6)} million ({f'each of the other {most}' if most == len(names) > 3 else ', '.join(names)})"
+        for tokens, names in sorted(found.items(), key=lambda one: len(one[1]))
+    ]
     return f"Tokens trained on: {'; '.join(said)}." if said else ""
 
 
