@@ -15,7 +15,8 @@ import torch
 from focus_core import assets
 from focus_core.adapter import load_adapter
 from focus_core.evaluation.environment import environment
-from focus_core.evaluation.perplexity import token_nll, windows_of
+from focus_core.evaluation.likelihood import token_nll
+from focus_core.evaluation.perplexity import windows_of
 from focus_core.jobs.files import write_json
 from focus_core.models.loading import load_model
 from focus_core.retrofit import retrofit
@@ -37,6 +38,7 @@ class GateMass(Focus):
     def attend(self, call: AttentionCall) -> torch.Tensor:
         """See Variant.attend."""
         heads, length = call.query.shape[1], call.key.shape[2]
+        assert call.cached is not None
         key, value, groups = (x.repeat_interleave(heads // x.shape[1], 1) for x in (call.key, call.value, call.cached))
         scores = (
             call.query @ key.transpose(-1, -2) * (call.query.shape[-1] ** -0.5 if call.scale is None else call.scale)
