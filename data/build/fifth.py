@@ -3,8 +3,9 @@
     python -m data.build.fifth
 
 ``python -m focus_core allocate``, as it was on 2026-11-30, took the costs (data/results/allocate-4096.json.gz has its
-command), averaged them over its rounds, and chose a table that keeps 0.2 of the validation slice's pairs, and a hundredth of that more of Persuasion's. So what ships is chosen
-from the same costs with a budget of 0.195. No other text's loss has a part in it.
+command), averaged them over its rounds, and chose a table that keeps 0.2 of the validation slice's pairs, and a
+hundredth of that more of Persuasion's. So what ships is chosen from the same costs with a budget of 0.195. No other
+text's loss has a part in it.
 """
 
 from __future__ import annotations
