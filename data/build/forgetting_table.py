@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from analysis.forgetting import BEHIND, arms
-from analysis.forgetting_arms import FOCUS_FULL, FULL, arm_label, domain_gain, family, training
+from analysis.forgetting_arms import FOCUS, FOCUS_FULL, FULL, arm_label, domain_gain, family, training
 from analysis.forgetting_losses import Loss, other_texts, shares
 from focus_core.jobs.files import read_json
 
@@ -72,6 +72,15 @@ def table(dense: dict[str, Any], others: Sequence[dict[str, Any]]) -> str:
     return "\n".join([*head, *(_row(dense, document) for document in others)])
 
 
+def _millions(documents: Sequence[dict[str, Any]]) -> str:
+    """Tokens that these were trained on, in millions; empty where none says."""
+    found = set()
+    for own in map(training, documents):
+        sizes = [own.get(name) or 0 for name in ("step", "batch", "context")]
+        found.add(own.get("tokens") or math.prod(sizes))
+    return " or ".join(f"{n / 1e6:.2f}" for n in sorted(found - {0}))
+
+
 def section(dense: dict[str, Any], others: Sequence[dict[str, Any]]) -> str:
     """The table with what a reader must know of it."""
     sizes, where = dense["sizes"], dense["environment"]
@@ -87,9 +96,10 @@ def section(dense: dict[str, Any], others: Sequence[dict[str, Any]]) -> str:
         hashes = ", ".join(f"{d['weights']['used'][:8]} ({arm_label(d)})" for d in used)
         weights += f" Full fine-tuning computes with a trained copy, which does not ship: {hashes}."
     device = " --device cuda" if dense["device"].startswith("cuda") else ""
-    tokens = sorted({training(d).get("tokens") or 0 for d in others} - {0})
-    told = " or ".join(f"{n / 1e6:.2f}" for n in tokens)
-    budget = f" Trained on {told} million tokens of novels." if told else ""
+    told = _millions([d for d in others if family(d) != FOCUS])
+    routers = _millions([d for d in others if family(d) == FOCUS])
+    budget = f" Trained on {told} million tokens of novels" if told else ""
+    budget += f"{f'; routers on {routers}' if routers else ''}." if told else ""
     return "\n".join(
         [
             BEGIN,

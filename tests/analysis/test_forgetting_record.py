@@ -54,6 +54,12 @@ def test_the_models_weights_are_kept_and_those_that_computed_are_those_that_were
     assert len(set(used)) == len(used) == 5
 
 
+def test_what_each_was_trained_on_is_told(found):
+    told = forgetting_table.section(*found)
+    assert "Trained on 0.82 million tokens of novels; routers on 1.64 or 4.51." in told
+    assert "`python -m data.build.forgetting all --device cuda`" in told
+
+
 def test_the_commands_that_the_build_plans_are_those_that_were_run(found):
     dense, others = found
     for name in forgetting.ARMS:
