@@ -162,6 +162,17 @@ def _weights_folder(folder: Path, document: dict[str, Any]) -> Path:
     return folder.absolute().parent / beside
 
 
+def dense_by_definition(variant: Any, adapter: Adapter | None, length: int) -> bool:
+    """Whether a variant with an adapter is the untouched model on a text of so many tokens.
+
+    It is where all that a query may look at lies within window and sinks, unless the adapter trains what computes:
+    attention is dense there too, and the model another one.
+    """
+    if isinstance(adapter, TrainedThrough):
+        return False
+    return bool(variant.name != "dense" and length <= variant.dense_within)
+
+
 def own_parameters(adapter: nn.Module) -> int:
     """Numbers of an adapter, without those of an adapter that it holds for the variant to read."""
     held = getattr(adapter, "reads", None)

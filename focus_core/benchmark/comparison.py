@@ -171,6 +171,7 @@ class _Run:
     def _score(self, entry: Entry, length: int, row: dict[str, Any], dense_nll: np.ndarray | None) -> np.ndarray:
         import torch
 
+        from focus_core.adapter import dense_by_definition
         from focus_core.evaluation.likelihood import token_nll
         from focus_core.retrofit import retrofit
 
@@ -200,7 +201,7 @@ class _Run:
             "kept_by_layer": watch.by_layer(),
             "backend": " + ".join(sorted(watch.backends)),
             "masked_dense": entry.variant.name != BASELINE and bool(watch.backends & MASKED),
-            "dense_by_definition": entry.variant.name != BASELINE and length <= entry.variant.dense_within,
+            "dense_by_definition": dense_by_definition(entry.variant, entry.adapter, length),
             **paired_change(nll, nll if dense_nll is None else dense_nll),
             **self._counts(entry, length),
         }

@@ -76,7 +76,7 @@ def evaluate(
     """
     import torch
 
-    from focus_core.adapter import own_parameters
+    from focus_core.adapter import dense_by_definition, own_parameters
 
     started = time.perf_counter()
     _check(loaded, variant, context, windows, batch)
@@ -92,7 +92,7 @@ def evaluate(
         if partial is not None:
             partial({"format": FORMAT, "key": key, "per_window": done})
     local = variant.dense_within
-    by_definition = variant.name != "dense" and length <= local
+    by_definition = dense_by_definition(variant, adapter, length)
     if by_definition:
         notes.append(
             f"{length} tokens are no more than window + sinks ({local}): the variant is dense by definition here."

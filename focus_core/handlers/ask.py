@@ -58,6 +58,7 @@ def identity(request: dict[str, Any]) -> Any:
 
 def run(request: dict[str, Any], context: Any) -> dict[str, Any]:
     """Ask each; the replies that were there before a cancel stay."""
+    from focus_core.adapter import dense_by_definition
     from focus_core.evaluation.abilities import chat
     from focus_core.evaluation.abilities.tasks import Sizes, Work
     from focus_core.evaluation.environment import environment
@@ -84,14 +85,13 @@ def run(request: dict[str, Any], context: Any) -> dict[str, Any]:
     rows = []
     for number, entry in enumerate(entries):
         variant, adapter, name = requests.build_variant({**request, **entry}, loaded.model)
-        local = variant.dense_within
         row: dict[str, Any] = {
             "key": json.dumps([entry["variant"], entry.get("config") or {}, name]),
             "label": entry.get("label") or entry["variant"],
             "variant": entry["variant"],
             "adapter": name,
             "prompt_tokens": read,
-            "dense_by_definition": variant.name != "dense" and read + tokens <= local,
+            "dense_by_definition": dense_by_definition(variant, adapter, read + tokens),
         }
         told = [0.0, 0]
 

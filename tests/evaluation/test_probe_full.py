@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from data.build import forgetting
+from focus_core.adapter import dense_by_definition
 from focus_core.evaluation.abilities import tasks
 from focus_core.evaluation.abilities.continuations import Read
 from focus_core.evaluation.abilities.grammar import PHENOMENA
@@ -62,6 +63,14 @@ def test_a_probe_of_trained_weights_keeps_the_models_own_hash_and_theirs(loaded,
     assert found["training"] | {"weights": 0} == {"kind": "full", "learning_rate": 1e-4, "tokens": 7, "weights": 0}
     assert dense["training"] is None
     assert "used" not in dense["weights"]
+
+
+def test_trained_weights_are_not_dense_where_all_attention_is(loaded):
+    short = make("focus", {"groups": 4, "window": 60, "sinks": 4})
+    router = Router(RouterConfig(layers=2, hidden_size=48, groups=4, dim=8, seed=3))
+    assert [dense_by_definition(short, router, length) for length in (64, 65)] == [True, False]
+    assert not dense_by_definition(short, new_full(loaded.model, through="focus", reads=router), 64)
+    assert not dense_by_definition(make("dense"), None, 64)
 
 
 def test_the_plan_trains_before_it_probes_and_leaves_out_what_is_there(tmp_path, monkeypatch, capsys):

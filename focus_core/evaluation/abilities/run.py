@@ -47,7 +47,8 @@ def probe(
         ``share`` and its 95 % Wilson interval ``low`` to ``high`` (perplexities for ``texts``); ``outcomes``, each
         item's, for pairing with another variant's; ``replies``; ``weights``, hashes of the model's own before, inside
         and after the retrofit, and of the ``used`` ones where others stand in their place; ``training``, how the
-        adapter was made. ``dense_by_definition`` marks rows whose texts fit into window and sinks.
+        adapter was made. ``dense_by_definition`` marks rows whose texts fit into window and sinks, if the weights
+        are the model's own.
 
     Raises:
         Unsupported: the variant cannot serve the model, or a chat task meets a model that is no chat model.
@@ -110,7 +111,7 @@ def probe(
         "served": variant.served,
         "tasks": [task for task in TASKS if task in tasks],
         "sizes": dataclasses.asdict(sizes),
-        "rows": rows_of(todo, done, variant),
+        "rows": rows_of(todo, done, variant, adapter),
         "outcomes": outcomes_of(todo, done),
         "replies": replies_of(todo, done),
         "weights": {
@@ -153,9 +154,8 @@ def check(loaded: Any, variant: Any, tasks: Sequence[str], sizes: Sizes) -> None
             )
 
 
-def rows_of(todo: Sequence[Unit], done: dict[str, Any], variant: Any) -> list[dict[str, Any]]:
+def rows_of(todo: Sequence[Unit], done: dict[str, Any], variant: Any, adapter: Any = None) -> list[dict[str, Any]]:
     """One row a part, and for pairs and needles one of all parts that were asked in the same place."""
-    local = variant.dense_within
     rows: list[dict[str, Any]] = []
     together: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for unit in todo:
@@ -166,9 +166,9 @@ def rows_of(todo: Sequence[Unit], done: dict[str, Any], variant: Any) -> list[di
         if unit.task == "needle":
             continue
         counts = found if unit.task == "texts" else _counted([good for good, _ in _judged(found)])
-        rows.append({**named, **counts, **_length([found], variant, local)})
+        rows.append({**named, **counts, **_length([found], variant, adapter)})
     for (task, where), parts in together.items():
-        named, about = {"task": task, "where": where}, _length(parts, variant, local)
+        named, about = {"task": task, "where": where}, _length(parts, variant, adapter)
         asked = [one for found in parts for one in found.get("asked", ())]
         more = {"candidates": parts[0]["candidates"], **_found(asked)} if asked else {}
         right = [good for found in parts for good, _ in _judged(found)]
@@ -180,9 +180,11 @@ def rows_of(todo: Sequence[Unit], done: dict[str, Any], variant: Any) -> list[di
     return rows
 
 
-def _length(parts: Sequence[dict[str, Any]], variant: Any, local: int) -> dict[str, Any]:
+def _length(parts: Sequence[dict[str, Any]], variant: Any, adapter: Any) -> dict[str, Any]:
+    from focus_core.adapter import dense_by_definition
+
     longest = max(found["longest"] for found in parts)
-    return {"longest": longest, "dense_by_definition": variant.name != "dense" and longest <= local}
+    return {"longest": longest, "dense_by_definition": dense_by_definition(variant, adapter, longest)}
 
 
 def _judged(found: dict[str, Any]) -> list[tuple[bool, str]]:
