@@ -13,6 +13,7 @@ EMPTY = "Nothing measured yet. Run a comparison."
 SYMBOLS = ("circle", "square", "triangle-up", "star", "pentagon", "triangle-down", "hexagram", "cross")
 DASHES = ("solid", "longdash", "longdashdot", "dashdot")
 _COLOURS = {"dense": QUIET, "focus": KEPT, "window": WINDOW, "random": GROUPS[4], "kmeans": GROUPS[13]}
+_COLOURS |= {"bigbird": GROUPS[2], "routing": GROUPS[9]}
 
 
 def colour(variant: str) -> str:

@@ -39,6 +39,8 @@ _NAMES = {
     "compare_text": "text of the perplexity",
     "compare_tab": "tab",
     "compare_gpu": "picture",
+    "compare_pairs_text": "text",
+    "compare_pairs_tokens": "length",
     "compare_prompt": "prompt",
     "compare_behind": "choice of the passage",
     "claims_one": "claim",

@@ -5,14 +5,14 @@ from __future__ import annotations
 import streamlit as st
 
 from app.ui import comparisons, links, recorded
-from app.ui.compare import back, choose, forgotten, gpu, measure, support
+from app.ui.compare import back, choose, forgotten, frontier, gpu, measure, support
 from app.ui.guard import plain
 from app.ui.view import Needs, Page, View
 
 PART = "compare_view"
-CHOOSE, MEASURE, FORGOTTEN, GPU = PARTS = ("Choose", "Measure", "What is forgotten", "On a GPU")
+CHOOSE, MEASURE, FRONTIER, FORGOTTEN, GPU = PARTS = ("Choose", "Measure", "Frontier", "What is forgotten", "On a GPU")
 _OF_CHOOSE = (choose.CONTEXT, choose.BATCH, choose.CARD, choose.RANK, choose.NUMBERS, choose.DEVICE, choose.TEXT)
-_OF_OTHERS = (*_OF_CHOOSE, *forgotten.keys(), gpu.PICTURE)
+_OF_OTHERS = (*_OF_CHOOSE, *forgotten.keys(), *frontier.KEYS, gpu.PICTURE)
 
 
 def render(page: Page) -> None:
@@ -26,6 +26,7 @@ def render(page: Page) -> None:
     _part_from_link(notices)
     choose.from_link(recorded.lines(), notices)
     measure.from_link(page, options, notices)
+    frontier.from_link(notices)
     forgotten.from_link(page, notices)
     gpu.from_link(notices)
     links.show_notices([*page.notices, *(n for n in links.keep_notices(notices) if n not in page.notices)])
@@ -33,7 +34,7 @@ def render(page: Page) -> None:
     def say(words: str) -> None:
         sentence.markdown(f"#### {plain(words)}")
 
-    first, second, third, fourth = st.tabs(PARTS, key=PART, on_change="rerun")
+    first, second, third, fourth, fifth = st.tabs(PARTS, key=PART, on_change="rerun")
     if first.open:
         with first:
             choose.render(page, every, facts, say)
@@ -43,9 +44,12 @@ def render(page: Page) -> None:
             _elsewhere(support.unavailable(page, facts))
     if third.open:
         with third:
-            forgotten.render(page, say)
+            frontier.render(page, say)
     if fourth.open:
         with fourth:
+            forgotten.render(page, say)
+    if fifth.open:
+        with fifth:
             gpu.render(page, say)
     _part_to_link()
     back.in_one_step()

@@ -28,6 +28,7 @@ PAGES = {
         tuple(f"compare_{n}" for n in ("view", "context", "batch", "card", "rank", "numbers", "device", "text")),
     ),
     "gpu": ({"compare_view": "On a GPU"}, ("compare_gpu",)),
+    "frontier": ({"compare_view": "Frontier"}, ("compare_pairs_text", "compare_pairs_tokens")),
     "forgotten": (
         {"compare_view": "What is forgotten"},
         tuple(f"compare_{n}" for n in ("prompt", "behind", "ask_run")),
@@ -63,6 +64,7 @@ PAGES = {
 VIEWS = {
     "choose": "compare",
     "gpu": "compare",
+    "frontier": "compare",
     "forgotten": "compare",
     "train": "groups",
     "collapse": "groups",
@@ -71,7 +73,7 @@ VIEWS = {
     "card": "cache",
 }
 """Pages whose tab is asked for, by the view that has it."""
-HEADLESS = ("groups", "train", "collapse", "compare", "choose", "gpu", "forgotten")
+HEADLESS = ("groups", "train", "collapse", "compare", "choose", "gpu", "frontier", "forgotten")
 ALL = [
     (page, name)
     for page, (_, own) in PAGES.items()

@@ -162,6 +162,7 @@ STOPS = {
     "masks?masks_tab=By+distance": (["by_distance"], None),
     "compare": (["compare_bytes"], card),
     "compare?compare_view=Measure": (["compare_frontier", "compare_speed"], None),
+    "compare?compare_view=Frontier": (["compare_pairs"], None),
     "compare?compare_tab=Soft+to+hard+gate": (["gates_figure"], None),
     "compare?compare_tab=Memory": (["compare_memory"], None),
     "vision": (["vision_picture", "vision_curves"], None),
