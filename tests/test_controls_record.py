@@ -92,3 +92,20 @@ def test_the_page_has_the_noise_as_it_was_measured():
     near = read_json(DATA / "results/eval-directed-k16-persuasion.json")["buckets"][0]
     assert (near["from"], near["to"]) == (1, 128)
     assert abs(100 * (near["ppl"] / near["dense_ppl"] - 1)) < 1e-5
+
+
+def test_what_is_said_of_centroids_is_what_the_seeds_show():
+    rows = read_json(DATA.parent / controls.RECORD)["rows"]
+    ppl = {(row["line"], row["text"]): row["ppl"] for row in rows if "model" not in row}
+    ends = ("", "-s1", "-s2")
+    means = {}
+    for text, sign in (("persuasion", 1), ("brown fiction", -1)):
+        learned = [ppl[f"learned{end}", text] for end in ends]
+        drawn = [ppl[f"frozen-centroids{end}", text] for end in ends]
+        apart = sorted(sign * 100 * (b / a - 1) for a, b in zip(learned, drawn, strict=True))
+        assert f"by {apart[0]:.1f} to {apart[2]:.1f} %" in SECTION
+        means[text] = 100 * (ppl["random-k16-q4", text] / fmean(learned) - 1)
+        if text == "persuasion":
+            assert f"{learned[0]:.1f}, {learned[1]:.1f} and {learned[2]:.1f} on *Persuasion*" in SECTION
+    assert f"are {means['persuasion']:.1f} % behind the learned ones'" in SECTION
+    assert f"{-means['brown fiction']:.1f} % ahead of it on Brown's fiction (one seed)" in SECTION

@@ -41,7 +41,7 @@ LINES = {
     "learned": "learned groups",
     "frozen-centroids": "learned groups around centroids that stay where they were drawn",
     "random-k16-q4": "random groups",
-    "temperature": "all, one learned temperature a layer",
+    "far-temperature": "all, one learned temperature a layer",
     "paper-leaking": "all, the published soft gate, which leaks from later tokens",
     "paper-causal": "all, the same gate, balanced over earlier tokens alone",
     "paper-served": "the same router's groups, served",
