@@ -74,11 +74,13 @@ def plane(found: Iterable[Mark], text: str, context: int) -> go.Figure:
 
 def _trace(method: str, group: Sequence[Mark]) -> go.Scatter:
     shade = KEPT if method in ("tables", "shared") else colour(method)
-    spreads = [100 * (mark.error or 0.0) * (1 + mark.change) for mark in group]
+    spreads = [None if mark.error is None else 100 * mark.error * (1 + mark.change) for mark in group]
     return go.Scatter(
         x=[100 * mark.kept for mark in group],
         y=[100 * mark.change for mark in group],
-        error_y={"type": "data", "array": spreads, "color": shade, "thickness": 1.2, "width": 4},
+        error_y={"type": "data", "array": spreads, "color": shade, "thickness": 1.2, "width": 4}
+        if any(spreads)
+        else None,
         name=METHODS.get(method, method),
         mode="lines+markers" if method in _SWEPT else "markers",
         line={"color": shade, "width": 1, "dash": "dot"},

@@ -74,6 +74,7 @@ def test_two_formats_are_one_mark_and_few_windows_have_no_error():
     assert [mark.error for mark in brown] == [None, None]
     assert {mark.text for mark in brown} == {"brown-fiction", "persuasion"}
     assert "±" not in brown[0].changed()
+    assert all(trace.error_y.array is None for trace in plane(brown, "brown-fiction", 4096).data)
 
 
 def test_what_cannot_be_read_is_left_aside():
