@@ -69,9 +69,12 @@ thresholds() {
     --programme 4 --device cpu --out build/programme --json "$results/xattention-programme.json"
 }
 
-# From costs that were recorded on a GPU; its folder has no weights of its own.
+# On a GPU the costs, and on a CPU ten windows of what was chosen from them; its folder has no weights of its own.
 fifth() {
   local router=smollm2-directed-k16 text
+  "$python" -m focus_core allocate --model smollm2 --adapter "$router" --pairs 0.2 --context 4096 --windows 16 \
+    --held-windows 8 --levels 0 1 2 3 4 6 8 12 K --device cuda --dtype bfloat16 --out build/looks-4096 \
+    --json "$results/allocate-4096.json.gz"
   "$python" -m data.build.fifth
   for text in persuasion brown; do
     "$python" -m focus_core eval --model smollm2 --adapter "$router-fifth" --text "$text" --context 4096 --windows 10 \

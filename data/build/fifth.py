@@ -2,10 +2,9 @@
 
     python -m data.build.fifth
 
-``python -m focus_core allocate``, as it was on 2026-11-30, took the costs (data/results/allocate-4096.json.gz has its
-command), averaged them over its rounds, and chose a table that keeps 0.2 of the validation slice's pairs, and a
-hundredth of that more of Persuasion's. So what ships is chosen from the same costs with a budget of 0.195. No other
-text's loss has a part in it.
+``python -m focus_core allocate`` took the costs (data/results/allocate-4096.json.gz has its command) and chose a table
+that keeps 0.2 of the validation slice's pairs, and a hundredth of that more of Persuasion's. So what ships is chosen
+from the same costs with a budget of 0.195. No other text's loss has a part in it.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ def choose(found: dict[str, Any], budget: float) -> tuple[list[list[int]], float
     """The table that a recorded search's costs give for a budget, and the share of pairs expected of it."""
     rounds = [table for table in found["tables"] if "costs" in table]
     pairs, levels = np.array(rounds[-1]["pairs"]), np.array(found["levels"])
-    # As that search did: costs are the mean of the rounds', pairs are the last one's.
+    # As in TableSearch.run: costs are the mean of the rounds', pairs are the last one's.
     loss = np.mean([table["costs"] for table in rounds], 0).reshape(-1, len(levels))
     flat = pairs.reshape(loss.shape)
     picked = allocate(flat, loss, budget)

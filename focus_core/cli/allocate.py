@@ -55,11 +55,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="what the first round changes: all heads alike at the budget (default), dense, or the adapter's own table",
     )
     parser.add_argument(
-        "--rounds",
-        type=int,
-        default=6,
-        metavar="N",
-        help="costs are taken anew around each table, and every head moves by one level at most (default 6 times)",
+        "--rounds", type=int, default=3, metavar="N", help="costs are taken anew around each table (default 3 times)"
     )
     parser.add_argument(
         "--window", type=int, metavar="N", help="nearest tokens that are always seen (default: the adapter's)"

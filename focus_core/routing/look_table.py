@@ -24,7 +24,7 @@ _TRIMS = 3
 """Most tables that are made after the last round, where that one's keeps more than the budget."""
 _SLACK = 5e-3
 """A table may keep so much more than the budget, as a share of it."""
-FORMAT = 2
+FORMAT = 1
 
 
 @dataclass(frozen=True)
@@ -37,9 +37,8 @@ class Search:
         by: ``gradient`` or ``change``; see ``look_costs``.
         start: what the first round's costs are of: ``uniform`` (as many looks everywhere as the budget has room for),
             ``dense``, or the table that the ``adapter`` has.
-        rounds: each of them takes the costs anew around the table before it, and moves every router by one level at
-            most: costs do not add up, and a table made of one round's goes too far. A round whose table loses more
-            than the best one is taken back, and what it found is averaged with that one's costs.
+        rounds: each of them takes the costs anew around the table before it. What they found is averaged: costs do
+            not add up, and a table made of one round's goes too far.
         batch: rows that run together where one router is changed at a time.
     """
 
@@ -47,20 +46,8 @@ class Search:
     levels: tuple[int, ...]
     by: str = "gradient"
     start: str = "uniform"
-    rounds: int = 6
+    rounds: int = 3
     batch: int = 8
-
-
-def _neighbours(table: np.ndarray, levels: Sequence[int], pairs: np.ndarray, room: float) -> np.ndarray:
-    """(U, V) the levels that a round may go to: the next one of either side, and more where the room asks for it.
-
-    What a change costs is known to first order, and many large ones at once cost many times what they should.
-    """
-    steps = np.abs(np.arange(len(levels)) - np.abs(np.array(levels) - table[:, None]).argmin(1)[:, None])
-    reach = 1
-    while reach < len(levels) and np.where(steps <= reach, pairs, np.inf).min(1).mean() > room:
-        reach += 1
-    return steps <= reach
 
 
 def check_search(search: Search, router: Any, serve: dict[str, Any], context: int) -> None:
@@ -155,29 +142,22 @@ class TableSearch:
         levels = sorted(set(self.search.levels))
         rivals = [{"what": "dense", **self._measure("dense", None)}, *self._uniform()]
         table, tables = self._start(context), list[dict[str, Any]]()
-        base, least, better, count = table, math.inf, True, 0
         loss = pairs = np.zeros(0)
         room = whole = self._room(context)
         for n in range(self.search.rounds + _TRIMS):
             trim = n >= self.search.rounds
-            if trim and (least < math.inf or tables[-1]["kept_pairs"] <= self.search.budget):
+            if trim and tables[-1]["kept_pairs"] <= self.search.budget:
                 break
-            about: dict[str, Any] = {"from": base.tolist()}
+            about: dict[str, Any] = {"from": table.tolist()}
             if not trim:
                 found = self._costs(n, table, levels)
                 # Costs are from the round's own table: of those from another only the differences say something.
                 costs = found[LOSS] - found[LOSS].min(-1, keepdims=True)
-                # Around a table that came out worse they say what the next step from the better one should shun.
-                count = 1 if better else count + 1
-                loss, pairs = loss + (costs - loss) / count if count > 1 else costs, found[PAIRS]
-                about |= {"around": table.tolist(), "costs": np.round(costs, 7).tolist()}
-                about |= {"pairs": np.round(pairs, 5).tolist()}
+                loss, pairs = loss + (costs - loss) / (n + 1) if n else costs, found[PAIRS]
+                about |= {"costs": np.round(costs, 7).tolist(), "pairs": np.round(pairs, 5).tolist()}
             flat = pairs[self.own].reshape(-1, len(levels))
-            near = _neighbours(base[self.own].reshape(-1), levels, flat, room)
-            picked = allocate(
-                np.where(near, flat, np.inf), np.where(near, loss[self.own].reshape(flat.shape), np.inf), room
-            )
-            before, table = table, np.zeros_like(table)
+            picked = allocate(flat, loss[self.own].reshape(flat.shape), room)
+            table = np.zeros_like(table)
             table[self.own] = np.array(levels)[picked].reshape(len(self.own), -1)
             measured = self._measure(f"table {n + 1}", table)
             tables.append({**about, "looks": table.tolist(), **measured})
@@ -185,12 +165,6 @@ class TableSearch:
             expected = flat[np.arange(len(flat)), picked].mean()
             kept = (measured["kept_pairs"] - self.search.budget) * self.loaded.facts.layers / len(self.own) + whole
             room = max(flat.min(1).mean(), whole - (kept - expected))
-            fits = measured["kept_pairs"] <= self.search.budget * (1 + _SLACK)
-            better = least == math.inf or (fits and measured["nll"] < least)
-            if better:
-                base, least = table, measured["nll"] if fits else math.inf
-            if (table == before).all() and fits:
-                break
         within = [t for t in tables if t["kept_pairs"] <= self.search.budget * (1 + _SLACK)]
         best = min(within or tables[-1:], key=lambda t: t["nll"])
         made = self.router.with_looks(best["looks"])
