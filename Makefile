@@ -25,4 +25,4 @@ test: setup-test
 	.venv/bin/ruff format --check .
 	.venv/bin/mypy
 	FOCUS_LAB_CHROMIUM="$$(scripts/chromium.sh)" && export FOCUS_LAB_CHROMIUM && OMP_NUM_THREADS=1 \
-		.venv/bin/python -m pytest -n $(WORKERS) --dist loadfile $(ARGS)
+		.venv/bin/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(ARGS)
