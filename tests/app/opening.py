@@ -8,7 +8,7 @@ from streamlit.testing.v1 import AppTest
 
 from app.ui import selection
 from focus_core import assets
-from tests.app import fake
+from tests.app import fake, fake_compare
 
 ROOT = Path(__file__).resolve().parents[2]
 MAIN = str(ROOT / "app" / "main.py")
@@ -47,6 +47,50 @@ def app(monkeypatch, view: str = "overview", *, anew: bool = False) -> Iterator:
         return at.run()
 
     yield open_app
+    forget()
+
+
+def open_compare(**query: str) -> AppTest:
+    """Open the Compare page in a session of its own, beside those that are open."""
+
+    def page():
+        from app.ui import sidebar
+        from app.ui.guard import guarded
+        from app.views.compare import VIEW
+
+        guarded(lambda: VIEW.render(sidebar.select(VIEW)))
+
+    at = AppTest.from_function(page, default_timeout=60)
+    for name, value in query.items():
+        at.query_params[name] = value
+    return at.run()
+
+
+@contextmanager
+def compare(monkeypatch, results: Path) -> Iterator:
+    """A function that opens the Compare page on a new fake engine, query parameters by name.
+
+    Args:
+        monkeypatch: pytest's.
+        results: folder of the recorded results.
+    """
+    import streamlit as st
+
+    def forget() -> None:
+        st.cache_resource.clear()
+        st.cache_data.clear()
+
+    monkeypatch.setenv("FOCUS_LAB_ENGINE", "tests.app.fake_compare:make")
+    monkeypatch.setattr(assets, "adapters", fake_compare.shipped)
+    # The fake engine brings a shipped Trace of its own; the next test file finds the real ones again.
+    monkeypatch.setattr(selection, "traces_folder", selection.traces_folder)
+    monkeypatch.setattr("app.ui.recorded.results_folder", lambda: results)
+
+    def open_anew(**query: str) -> AppTest:
+        forget()
+        return open_compare(**query)
+
+    yield open_anew
     forget()
 
 

@@ -5,50 +5,24 @@ import json
 import pytest
 from streamlit.testing.v1 import AppTest
 
-from app.ui import selection
 from focus_core import assets
 from focus_core.errors import InvalidInput
 from tests.app import fake_compare
-from tests.app.opening import engine, said
+from tests.app.opening import compare, engine, open_compare, said
 from tests.comparisons import comparison, dense, row
-
-
-def page():
-    from app.ui import sidebar
-    from app.ui.guard import guarded
-    from app.views.compare import VIEW
-
-    guarded(lambda: VIEW.render(sidebar.select(VIEW)))
 
 
 @pytest.fixture
 def start(monkeypatch, tmp_path):
     """Open the page with the fake engine and an empty folder of recorded results."""
-    import streamlit as st
+    with compare(monkeypatch, tmp_path) as open_page:
 
-    monkeypatch.setenv("FOCUS_LAB_ENGINE", "tests.app.fake_compare:make")
-    monkeypatch.setattr(assets, "adapters", fake_compare.shipped)
-    # The fake engine brings a shipped Trace of its own; the next test file finds the real ones again.
-    monkeypatch.setattr(selection, "traces_folder", selection.traces_folder)
-    monkeypatch.setattr("app.ui.recorded.results_folder", lambda: tmp_path)
+        def measure(**environment: str) -> AppTest:
+            for name, value in environment.items():
+                monkeypatch.setenv(name, value)
+            return open_page(compare_view="Measure")
 
-    def open_page(**environment: str) -> AppTest:
-        for name, value in environment.items():
-            monkeypatch.setenv(name, value)
-        st.cache_resource.clear()
-        st.cache_data.clear()
-        return opened(compare_view="Measure")
-
-    yield open_page
-    st.cache_resource.clear()
-    st.cache_data.clear()
-
-
-def opened(**query: str) -> AppTest:
-    at = AppTest.from_function(page, default_timeout=60)
-    for name, value in query.items():
-        at.query_params[name] = value
-    return at.run()
+        yield measure
 
 
 def figure(at: AppTest, key: str) -> dict:
@@ -211,7 +185,7 @@ def test_recorded_results_are_the_first_paint_with_where_and_when(start, tmp_pat
     assert "On the recorded text at 2,048 tokens" in words
     assert "recorded" in words
     assert "a laptop's CPU, persuasion, 2026-11-29" in words
-    other = said(opened(compare_view="Measure", model="gpt2-novels"))
+    other = said(open_compare(compare_view="Measure", model="gpt2-novels"))
     assert "#### SmolLM2-135M-Instruct: On the recorded text at 2,048 tokens" in other
     assert "Shown is SmolLM2-135M-Instruct, not GPT-2 novels, 3.7 M weights: press Run" in other
     assert "Shown is" not in words
@@ -279,7 +253,7 @@ def test_a_new_row_draws_the_page_again(monkeypatch):
 def test_a_model_without_trained_groups_says_so_and_still_compares_the_controls(start, monkeypatch):
     at = start()
     monkeypatch.setattr(assets, "adapters", dict)
-    at = opened(compare_view="Measure")
+    at = open_compare(compare_view="Measure")
     assert "none ship for this model" in said(at)
     assert set(at.session_state["compare_lines"]) == {"window", "random"}
 
@@ -299,7 +273,7 @@ def test_a_link_brings_back_the_choices_and_the_comparison_and_says_what_does_no
     link = dict(at.query_params)
     assert link["compare_lengths"] == "256,1024"
     assert link["compare_repeats"] == "3"
-    again = opened(**{**link, "compare_lengths": "256,1024,77"})
+    again = open_compare(**{**link, "compare_lengths": "256,1024,77"})
     assert again.pills(key="compare_lengths").value == [256, 1024]
     assert again.segmented_control(key="compare_repeats").value == 3
     assert "live" in said(again) + str([b.proto for b in again.get("badge")])
@@ -309,5 +283,5 @@ def test_a_link_brings_back_the_choices_and_the_comparison_and_says_what_does_no
 
 def test_a_comparison_that_is_gone_is_said(start):
     start()
-    at = opened(compare_run="0" * 32)
+    at = open_compare(compare_run="0" * 32)
     assert "The comparison 000000000000 of the link is not on this machine" in said(at)

@@ -7,38 +7,24 @@ import json
 import pytest
 from streamlit.testing.v1 import AppTest
 
-from app.ui import selection
 from app.ui.compare import support
 from app.ui.view import Page
 from focus_core import assets
 from focus_core.models.quick import facts_from_values, quick_facts
 from tests.analysis.test_records import EVALUATION
 from tests.app import fake_compare
-from tests.app.opening import engine, said
-from tests.app.test_compare import figure, opened, run
+from tests.app.opening import compare, engine, open_compare, said
+from tests.app.test_compare import figure, run
 from tests.comparisons import comparison
 
 
 @pytest.fixture
 def start(monkeypatch, tmp_path):
     """Open the page with the fake engine and the recorded results of a folder."""
-    import streamlit as st
-
-    monkeypatch.setenv("FOCUS_LAB_ENGINE", "tests.app.fake_compare:make")
-    monkeypatch.setattr(assets, "adapters", fake_compare.shipped)
-    monkeypatch.setattr(selection, "traces_folder", selection.traces_folder)
-    monkeypatch.setattr("app.ui.recorded.results_folder", lambda: tmp_path)
     (tmp_path / "compare-smollm2-cpu.json").write_text(json.dumps(comparison()))
     (tmp_path / "eval-window.json").write_text(json.dumps(EVALUATION))
-
-    def open_page(**query: str) -> AppTest:
-        st.cache_resource.clear()
-        st.cache_data.clear()
-        return opened(**query)
-
-    yield open_page
-    st.cache_resource.clear()
-    st.cache_data.clear()
+    with compare(monkeypatch, tmp_path) as open_page:
+        yield open_page
 
 
 def lines(at: AppTest):
@@ -96,7 +82,7 @@ def test_the_controls_rank_anew_stand_in_the_link_and_grey_what_does_not_fit(sta
         "compare_card": "4",
     }
     assert "compare_view" not in link
-    again = opened(**link)
+    again = open_compare(**link)
     assert again.selectbox(key="compare_batch").value == 64
     assert "needs 7.11 GB" in str(set(lines(again)["Runs here"]))
     again.button(key="compare_nearest").click().run()
@@ -148,7 +134,7 @@ def test_the_same_pairs_are_searched_first_and_then_compared(start):
     ]
     assert asked["entries"][2]["config"]["window"] == 297
     # Whoever opens the link has the same settings, found before.
-    again = opened(**dict(at.query_params))
+    again = open_compare(**dict(at.query_params))
     assert not [b for b in again.button if b.key == "match_run"]
     assert again.button(key="compare_run").label.startswith("Run again")
 
@@ -175,7 +161,7 @@ def test_lora_stands_beside_dense_and_with_what_it_was_trained_through(start, mo
     }
     start()
     monkeypatch.setattr(assets, "adapters", lambda: {**fake_compare.shipped(), "lora-r4": entry})
-    run(opened(compare_lines="dense.lora-r4,window.lora-r4"))
+    run(open_compare(compare_lines="dense.lora-r4,window.lora-r4"))
     asked = next(r for k, r in engine().submitted if k == "compare")
     assert [(e["variant"], e["adapter"], e["label"]) for e in asked["entries"]] == [
         ("dense", "lora-r4", "LoRA r=4 (lora-r4)"),

@@ -7,45 +7,21 @@ import json
 import pytest
 from streamlit.testing.v1 import AppTest
 
-from app.ui import selection
-from focus_core import assets
 from tests.analysis.test_frontier_marks import focus, window
-from tests.app import fake_compare
-from tests.app.opening import said
-
-
-def page():
-    from app.ui import sidebar
-    from app.ui.guard import guarded
-    from app.views.compare import VIEW
-
-    guarded(lambda: VIEW.render(sidebar.select(VIEW)))
+from tests.app.opening import compare, said
 
 
 @pytest.fixture
 def start(monkeypatch, tmp_path):
     """Open the tab, with the results in a folder of the test's own."""
-    import streamlit as st
+    with compare(monkeypatch, tmp_path) as open_page:
 
-    monkeypatch.setenv("FOCUS_LAB_ENGINE", "tests.app.fake_compare:make")
-    monkeypatch.setattr(assets, "adapters", fake_compare.shipped)
-    # The fake engine brings a shipped Trace of its own; the next test file finds the real ones again.
-    monkeypatch.setattr(selection, "traces_folder", selection.traces_folder)
-    monkeypatch.setattr("app.ui.recorded.results_folder", lambda: tmp_path)
+        def opened(*documents: dict, **query: str) -> AppTest:
+            for found in documents:
+                (tmp_path / found["file"]).write_text(json.dumps(found))
+            return open_page(**{"compare_view": "Frontier", **query})
 
-    def opened(*documents: dict, **query: str) -> AppTest:
-        for found in documents:
-            (tmp_path / found["file"]).write_text(json.dumps(found))
-        st.cache_resource.clear()
-        st.cache_data.clear()
-        at = AppTest.from_function(page, default_timeout=60)
-        for name, value in {"compare_view": "Frontier", **query}.items():
-            at.query_params[name] = value
-        return at.run()
-
-    yield opened
-    st.cache_resource.clear()
-    st.cache_data.clear()
+        yield opened
 
 
 def drawn(at: AppTest) -> dict:

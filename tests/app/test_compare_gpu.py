@@ -10,47 +10,23 @@ from streamlit.testing.v1 import AppTest
 from analysis.gpu_figures import above_limit, by_length, model_bars, series_of, stage_bars, starting
 from analysis.gpu_results import rows_of
 from analysis.gpu_targets import answer
-from app.ui import selection
-from focus_core import assets
 from focus_core.evaluation.sources import source_hash
-from tests.app import fake_compare
-from tests.app.opening import said
+from tests.app.opening import compare, said
 from tests.comparisons import comparison
 from tests.gpu_documents import SPREAD, document, prefill
-
-
-def page():
-    from app.ui import sidebar
-    from app.ui.guard import guarded
-    from app.views.compare import VIEW
-
-    guarded(lambda: VIEW.render(sidebar.select(VIEW)))
 
 
 @pytest.fixture
 def start(monkeypatch, tmp_path):
     """Open the tab, with the results in a folder of the test's own."""
-    import streamlit as st
+    with compare(monkeypatch, tmp_path) as open_page:
 
-    monkeypatch.setenv("FOCUS_LAB_ENGINE", "tests.app.fake_compare:make")
-    monkeypatch.setattr(assets, "adapters", fake_compare.shipped)
-    # The fake engine brings a shipped Trace of its own; the next test file finds the real ones again.
-    monkeypatch.setattr(selection, "traces_folder", selection.traces_folder)
-    monkeypatch.setattr("app.ui.recorded.results_folder", lambda: tmp_path)
+        def opened(*documents: dict, **query: str) -> AppTest:
+            for at, found in enumerate(documents):
+                (tmp_path / f"bench-{at}-h200.json").write_text(json.dumps(found))
+            return open_page(**{"compare_view": "On a GPU", **query})
 
-    def opened(*documents: dict, **query: str) -> AppTest:
-        for at, found in enumerate(documents):
-            (tmp_path / f"bench-{at}-h200.json").write_text(json.dumps(found))
-        st.cache_resource.clear()
-        st.cache_data.clear()
-        at = AppTest.from_function(page, default_timeout=60)
-        for name, value in {"compare_view": "On a GPU", **query}.items():
-            at.query_params[name] = value
-        return at.run()
-
-    yield opened
-    st.cache_resource.clear()
-    st.cache_data.clear()
+        yield opened
 
 
 def figure(at: AppTest, key: str) -> dict:
