@@ -1,6 +1,7 @@
 """The shipped experiment files ask for what there is, and a plan says truly what is done."""
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -57,7 +58,10 @@ def test_every_command_of_the_shipped_files_is_one(tmp_path, monkeypatch):
             assert (task.needs is not None) == (read == str(task.needs and task.needs.place))
             assert task.needs or args.adapter is None or args.adapter in adapters()
         else:
-            TrainSettings(**({"kind": args.kind} | {k: v for k, v in task.asked.items() if k != "text"}))
+            # A router that another line makes is not there yet.
+            made = Path(task.asked.get("start_from", "")).name in {other.place.name for other in tasks}
+            left_out = {"text", "start_from"} if made else {"text"}
+            TrainSettings(**({"kind": args.kind} | {k: v for k, v in task.asked.items() if k not in left_out}))
             assert len(_texts(args.text)[1]) > 100_000
 
 
