@@ -1,8 +1,16 @@
 """The app with the fake engine, opened anew by each test."""
 
+import sys
+
 import pytest
 
 from tests.app.opening import app
+
+
+@pytest.fixture(autouse=True)
+def own_main(monkeypatch):
+    """Streamlit leaves the script of a test as the main module, which every process that is spawned later would run."""
+    monkeypatch.setitem(sys.modules, "__main__", sys.modules["__main__"])
 
 
 @pytest.fixture
