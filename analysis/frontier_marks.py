@@ -134,7 +134,8 @@ def answer(found: Sequence[Mark], text: str, context: int) -> str:
         return f"{place}: {_told(one)}. With at most a quarter of the pairs nothing is recorded to compare."
     first, second = sorted((min(side, key=lambda mark: mark.change) for side in sides), key=lambda mark: mark.change)
     rest = "the best of the others" if first.method in FOCUS else "the best of Focus"
-    return f"{place}, at most a quarter of the pairs: best is {_told(first)}; {rest} is {_told(second)}."
+    other = _told(second).removeprefix("Focus, ")
+    return f"{place}, at most a quarter of the pairs: best is {_told(first)}; {rest} is {other}."
 
 
 def _told(mark: Mark) -> str:

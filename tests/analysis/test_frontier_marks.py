@@ -90,7 +90,7 @@ def test_the_answer_names_the_better_side_first_whichever_it_is():
     )
     theirs = answer(marks([focus(nll_diff=0.3), window()]), "persuasion", 4096)
     assert "best is Window of 512" in theirs
-    assert "the best of Focus is Focus, 2 groups a query, +35.0 %" in theirs
+    assert "the best of Focus is 2 groups a query, +35.0 %" in theirs
     assert "nothing is recorded to compare" in answer(marks([focus(), window(kept=0.44)]), "persuasion", 4096)
     assert answer(marks([focus()]), "python_code", 4096) == "Code, 4,096 tokens: nothing is recorded."
 
